@@ -924,6 +924,10 @@ static cudaError_t no_record(cudaEvent_t event, cudaStream_t on) {
     (void)event, (void)on;
     return cudaErrorLaunchFailure;
 }
+static cudaError_t no_wait(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)stream, (void)event, (void)flags;
+    return cudaErrorLaunchFailure;
+}
 static void no_graph_rank(mesh_transport *t, void *ctx) {
     int what = *(const int *)ctx;
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -932,6 +936,7 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
     cudaGraph_t graph;
     mesh_comm c;
     mesh_status status;
+    mesh_request r;
     float *a;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
@@ -944,12 +949,20 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
         if (what == 0) s->api.ncclAllReduce = no_reduce;
         if (what == 1) s->api.cudaEventRecord = no_record;
-        CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
-        CHECK_HAS(c.error.text, what ? "cudaEventRecord" : "all_reduce: unhandled system error");
+        if (what < 2) {
+            CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
+        } else {
+            CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+            s->api.cudaStreamWaitEvent = no_wait; /* the program's stream does not come back from the group's */
+            CHECK_INT(what == 2 ? mesh_wait(r) : mesh_wait_host(r), MESH_ERR_TRANSPORT);
+            CHECK_HAS(c.error.text, "cudaErrorLaunchFailure");
+            s->api.cudaStreamWaitEvent = api.cudaStreamWaitEvent;
+        }
+        CHECK_HAS(c.error.text, what > 1 ? "the caller's stream" : what ? "cudaEventRecord" : "all_reduce: unhandled system error");
         s->api.ncclAllReduce = api.ncclAllReduce;
         s->api.cudaEventRecord = api.cudaEventRecord;
-        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), what > 1 ? cudaErrorStreamCaptureUnjoined : cudaSuccess);
+        if (graph) CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
     } else {
         for (status = MESH_OK; status == MESH_OK;) status = mesh_barrier(&c, NULL);
         CHECK_INT(status, MESH_ERR_TRANSPORT);
@@ -960,7 +973,7 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
 }
 static void test_no_graph(void) {
     int what;
-    for (what = 0; what < 2; what++) run_unwatched(2, no_graph_rank, &what);
+    for (what = 0; what < 4; what++) run_unwatched(2, no_graph_rank, &what);
 }
 
 /* One communicator has failed, and this rank is blocked in another one's barrier, which the failure holds up: who is blocked says so, long before the

@@ -383,13 +383,13 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
     mesh_status status = MESH_IN_PROGRESS;
-    if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
+    int captured = ticket->id == MESH_TICKET_CAPTURED; /* the device has nothing of it */
     pthread_mutex_lock(&s->lock);
-    mesh_nccl__poll(s, c, 0);
-    if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : ticket->id <= c->completed) {
+    if (!captured) mesh_nccl__poll(s, c, 0);
+    if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : captured || ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->life == MESH_NCCL__ENDED &&
-               ((!c->nmarks && c->issued == c->marked) || mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
+    } else if (c->life == MESH_NCCL__ENDED && (captured || (!c->nmarks && c->issued == c->marked) ||
+                                               mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
     }
