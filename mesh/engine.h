@@ -964,9 +964,14 @@ MESH__INLINE void mesh__poll(mesh__engine *e) {
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
 }
 
-/* One round of moving data, at most until `deadline`. */
+/* One round of moving data, at most until `deadline`. Where operations are left to streams, who sleeps gets up now and then, and all show their errors then:
+   one of another communicator may be what this rank waits behind. */
 MESH__PRIVATE void mesh__progress(mesh__engine *e, int64_t deadline) {
-    mesh_status status = e->t->ops->progress(e->t, mesh__tick_at(e, deadline));
+    int64_t start = deadline && (e->t->caps & MESH_CAP_ORDERED) ? mesh__now(e) : 0;
+    mesh_status status;
+    if (start && deadline > start + 100000000) deadline = start + 100000000;
+    status = e->t->ops->progress(e->t, mesh__tick_at(e, deadline));
+    if (start && mesh__now(e) > start + 1000000) e->polls = 0;
     if (status >= 0) return;
     if (status == MESH_ERR_MEMORY)
         e->starved = 1;
@@ -1020,11 +1025,25 @@ MESH__PRIVATE void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t un
 }
 MESH__PRIVATE void mesh__op_wait(mesh__engine *e, mesh__op *op) { mesh__op_wait_until(e, op, INT64_MAX); }
 
-/* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */
+/* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. Where it cannot, the operation has failed:
+   the graph would not wait for it. */
 MESH__PRIVATE void mesh__op_join(mesh__engine *e, mesh__op *op) {
-    if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op) && MESH__HAS(e->t->ops, stream_wait))
-        e->t->ops->stream_wait(e->t, op->group->handle, &op->schedule.step[op->schedule.nsteps - 1].ticket,
-                               mesh__impl(op->comm)->stream);
+    mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
+    mesh_status status;
+    mesh_error why;
+    if (op->state != MESH__DONE || op->status != MESH_OK || !mesh__op_captured(op) ||
+        !MESH__HAS(e->t->ops, stream_wait))
+        return;
+    status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
+    if (status == MESH_OK) return;
+    memset(&why, 0, sizeof why);
+    e->t->ops->test(e->t, &last->ticket, &why);
+    if (!why.text[0])
+        mesh__fail(&why, status, -1, "the transport (%s) cannot put the stream that is captured behind it: %s",
+                   e->t->ops->name, mesh_status_text(status));
+    mesh__heard(e); /* another rank's cause comes first */
+    mesh__op_broken(e, op, status, &why);
+    op->status = op->comm->failed ? (mesh_status)op->comm->error.status : status;
 }
 
 /* Leave an operation that is issued to the caller's stream: its request ends, it goes on. A kept one rests. */

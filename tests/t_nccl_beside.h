@@ -106,6 +106,32 @@ static void beside_late_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
     CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
 }
+/* Operations without a mark on a stream whose capture has begun: another stream cannot come behind them, and the call that would go there says so. */
+static void captured_since_rank(mesh_transport *t, void *ctx) {
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    a = device_floats(&c, 1000, 1);
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), c.error);
+    world_meet(t);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_OK(mesh_comm_stream(&c, other), c.error);
+    CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_comm_sync before it");
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    mesh_free(t, a, &c.error);
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
+}
+static void test_captured_since(void) { run_unwatched(2, captured_since_rank, NULL); }
 static void test_beside_late(void) { run_unwatched(2, beside_late_rank, NULL); }
 
 /* In a capture a group's order holds when its calls change from one stream of the caller's to another; not between two captures. */
@@ -704,6 +730,7 @@ static const test_case nccl_beside_tests[] = {
     {"nccl/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/beside", test_beside, 60},
     {"nccl/beside_late", test_beside_late, 60},
+    {"nccl/captured_since", test_captured_since, 60},
 };
 
 static const test_case fake_nccl_beside_tests[] = {

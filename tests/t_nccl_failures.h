@@ -924,6 +924,10 @@ static cudaError_t no_record(cudaEvent_t event, cudaStream_t on) {
     (void)event, (void)on;
     return cudaErrorLaunchFailure;
 }
+static cudaError_t no_wait(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)stream, (void)event, (void)flags;
+    return cudaErrorLaunchFailure;
+}
 static void no_graph_rank(mesh_transport *t, void *ctx) {
     int what = *(const int *)ctx;
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -932,6 +936,7 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
     cudaGraph_t graph;
     mesh_comm c;
     mesh_status status;
+    mesh_request r;
     float *a;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
@@ -944,12 +949,20 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
         if (what == 0) s->api.ncclAllReduce = no_reduce;
         if (what == 1) s->api.cudaEventRecord = no_record;
-        CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
-        CHECK_HAS(c.error.text, what ? "cudaEventRecord" : "all_reduce: unhandled system error");
+        if (what < 2) {
+            CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
+        } else {
+            CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+            s->api.cudaStreamWaitEvent = no_wait; /* the program's stream does not come back from the group's */
+            CHECK_INT(what == 2 ? mesh_wait(r) : mesh_wait_host(r), MESH_ERR_TRANSPORT);
+            CHECK_HAS(c.error.text, "cudaErrorLaunchFailure");
+            s->api.cudaStreamWaitEvent = api.cudaStreamWaitEvent;
+        }
+        CHECK_HAS(c.error.text, what > 1 ? "the caller's stream" : what ? "cudaEventRecord" : "all_reduce: unhandled system error");
         s->api.ncclAllReduce = api.ncclAllReduce;
         s->api.cudaEventRecord = api.cudaEventRecord;
-        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), what > 1 ? cudaErrorStreamCaptureUnjoined : cudaSuccess);
+        if (graph) CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
     } else {
         for (status = MESH_OK; status == MESH_OK;) status = mesh_barrier(&c, NULL);
         CHECK_INT(status, MESH_ERR_TRANSPORT);
@@ -960,10 +973,51 @@ static void no_graph_rank(mesh_transport *t, void *ctx) {
 }
 static void test_no_graph(void) {
     int what;
-    for (what = 0; what < 2; what++) run_unwatched(2, no_graph_rank, &what);
+    for (what = 0; what < 4; what++) run_unwatched(2, no_graph_rank, &what);
 }
 
+/* One communicator has failed, and this rank is blocked in another one's barrier, which the failure holds up: who is blocked says so, long before the
+   deadline. */
+static mesh_nccl__comm *held_up;
+static cudaError_t held_up_record(cudaEvent_t event, cudaStream_t on) {
+    if (!held_up || !held_up->marking) return law_api.cudaEventRecord(event, on);
+    held_up = NULL;
+    return cudaErrorLaunchFailure;
+}
+static void held_up_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "dp=2,tp=2", NULL, 30 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, "tp", a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    law_api = s->api;
+    if (t->rank == 0) {
+        for (held_up = s->comm; held_up && (held_up->size != 2 || held_up->issued < 2); held_up = held_up->next) {}
+        CHECK(held_up);
+        s->api.cudaEventRecord = held_up_record;
+    }
+    if (t->rank == 1) { /* does not come: rank 0's stays under way */
+        while (!c.failed) mesh_progress(t, mesh_now(t) + 1000000);
+    } else {
+        status = mesh_all_reduce(&c, "tp", a, a, 100, MESH_F32, MESH_MAX);
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+    }
+    CHECK_HAS(c.error.text, "on \"tp\", sequence 2: cudaEventRecord");
+    if (t->rank) CHECK_HAS(c.error.text, "rank 0 failed");
+    s->api = law_api;
+    mesh_comm_close(&c);
+}
+static void test_held_up(void) { run_unwatched(4, held_up_rank, NULL); }
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/held_up", test_held_up, 60},
     {"nccl/fake/no_stream", test_no_stream, 60},
     {"nccl/fake/no_graph", test_no_graph, 60},
     {"nccl/fake/connects_ended", test_connects_ended, 60},

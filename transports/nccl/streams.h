@@ -383,13 +383,13 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
     mesh_status status = MESH_IN_PROGRESS;
-    if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
+    int captured = ticket->id == MESH_TICKET_CAPTURED; /* the device has nothing of it */
     pthread_mutex_lock(&s->lock);
-    mesh_nccl__poll(s, c, 0);
-    if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : ticket->id <= c->completed) {
+    if (!captured) mesh_nccl__poll(s, c, 0);
+    if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : captured || ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->life == MESH_NCCL__ENDED &&
-               ((!c->nmarks && c->issued == c->marked) || mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
+    } else if (c->life == MESH_NCCL__ENDED && (captured || (!c->nmarks && c->issued == c->marked) ||
+                                               mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
     }
@@ -438,8 +438,13 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     }
     beside = id > c->marked && c->life != MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
-    if (beside && mesh_nccl__capture_of(s, c->last) == MESH_NCCL__BESIDE) /* no mark: nothing to wait for */
+    if (beside) beside = mesh_nccl__capture_of(s, c->last); /* no mark: nothing to wait for */
+    if (beside == MESH_NCCL__BESIDE)
         mesh_nccl__put(s, "the stream of the operations before", cudaErrorStreamCaptureImplicit);
+    if (beside == MESH_NCCL__CAPTURED && s->trouble.status == MESH_OK)
+        mesh__fail(&s->trouble, MESH_ERR_STATE, s->boot->rank,
+                   "the operations before are on a stream that is captured now, and no other stream can come behind "
+                   "them: end the capture first, or call mesh_comm_sync before it");
     if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
     pthread_mutex_lock(&s->lock);
     if (s->held_is_over) s->event[s->nevents++] = s->held;
