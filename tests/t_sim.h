@@ -274,6 +274,9 @@ static void test_sim_death(void) {
     CHECK_HAS(err.text, "fault 1 delays by 1000000000000001 ns; from 0 to 1000000000000000");
     faults[1].delay_ns = -1;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    d.fault = NULL;
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_sim_run: 2 faults, and fault is NULL");
     d.faults = 0;
     CHECK_INT(mesh_sim_run(NULL, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.latency_ns = INT64_MAX;

@@ -44,6 +44,33 @@ static void *test_alloc(size_t n) { return fail_after >= 0 && fail_after-- == 0 
 /* What the library makes in MPI, by the profiling interface: it has to free it all, and no communicator with a message in it, which MPI may take for one of
    the next communicator. */
 static int types_now, comms_now, comms_freed;
+/* And a call of its that fails, when so many more have been made. */
+static const char *failing;
+static int failing_after;
+static int fails(const char *call) { return failing && !strcmp(failing, call) && failing_after-- == 0; }
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found) {
+    return fails("MPI_Comm_get_attr") ? MPI_ERR_OTHER : PMPI_Comm_get_attr(comm, key, value, found);
+}
+int MPI_Comm_group(MPI_Comm comm, MPI_Group *group) { return fails("MPI_Comm_group") ? MPI_ERR_OTHER : PMPI_Comm_group(comm, group); }
+int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler) {
+    return fails("MPI_Comm_set_errhandler") ? MPI_ERR_OTHER : PMPI_Comm_set_errhandler(comm, handler);
+}
+int MPI_Irecv(void *p, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *r) {
+    return fails("MPI_Irecv") ? MPI_ERR_OTHER : PMPI_Irecv(p, count, type, from, tag, comm, r);
+}
+int MPI_Isend(const void *p, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *r) {
+    return fails("MPI_Isend") ? MPI_ERR_OTHER : PMPI_Isend(p, count, type, to, tag, comm, r);
+}
+int MPI_Testsome(int n, MPI_Request *r, int *ended, int *which, MPI_Status *status) {
+    return fails("MPI_Testsome") ? MPI_ERR_OTHER : PMPI_Testsome(n, r, ended, which, status);
+}
+int MPI_Improbe(int from, int tag, MPI_Comm comm, int *there, MPI_Message *message, MPI_Status *status) {
+    return fails("MPI_Improbe") ? MPI_ERR_OTHER : PMPI_Improbe(from, tag, comm, there, message, status);
+}
+int MPI_Get_elements_x(const MPI_Status *status, MPI_Datatype type, MPI_Count *count) {
+    return fails("MPI_Get_elements_x") ? MPI_ERR_OTHER : PMPI_Get_elements_x(status, type, count);
+}
+int MPI_Type_commit(MPI_Datatype *type) { return fails("MPI_Type_commit") ? MPI_ERR_OTHER : PMPI_Type_commit(type); }
 int MPI_Type_contiguous(int count, MPI_Datatype old, MPI_Datatype *made) {
     return types_now++, PMPI_Type_contiguous(count, old, made);
 }
@@ -1045,6 +1072,84 @@ static void test_mpi_refused(void) {
     check_shut(&net.base);
 }
 
+/* A call of MPI's that fails on one rank: it says which, and MPI's words; the others hear from it, and nothing is left. */
+static void failing_open(int bad) {
+    static const char *const calls[] = {"MPI_Comm_get_attr", "MPI_Comm_group", "MPI_Irecv"};
+    mesh_mpi net;
+    mesh_error err;
+    int k, rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    for (k = 0; k < 3; k++) {
+        if (rank == bad) failing = calls[k], failing_after = 0;
+        CHECK_INT(mesh_mpi_open(&net, MPI_COMM_WORLD, &err), MESH_ERR_TRANSPORT);
+        failing = NULL;
+        CHECK_INT(err.rank, bad);
+        CHECK_HAS(err.text, rank == bad ? calls[k] : "failed: transport failed; it says why");
+        check_shut(&net.base);
+    }
+}
+static void failing_call(int bad, const char *call, const char *said) {
+    enum { N = 16000 }; /* whose parts are held */
+    static int32_t in[N], out[N];
+    mesh_block b = MESH_ZERO;
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    int broken = strcmp(call, "MPI_Isend") && strcmp(call, "MPI_Type_commit");
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        int me = net.base.rank, n = net.base.size;
+        mesh_xfer x[2];
+        b.run = 8, b.ndim = 1, b.dim[0].count = 5, b.dim[0].stride = 16;
+        x[0] = conf_xfer(MESH_RECV, (me + n - 1) % n, out, 40, &b);
+        x[1] = conf_xfer(MESH_SEND, (me + 1) % n, in, 40, &b);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        MPI_Barrier(MPI_COMM_WORLD); /* all are out of it */
+        if (me == bad) failing = call, failing_after = 0;
+        if (!strcmp(call, "MPI_Type_commit")) status = mesh_exchange(&c, NULL, x, 2);
+        if (status == MESH_OK) status = mesh_all_reduce(&c, NULL, in, out, N, MESH_I32, MESH_SUM);
+        failing = NULL;
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL); /* until all have heard */
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, said);
+        if (me != bad) CHECK_HAS(c.error.text, "failed: ");
+        mesh_comm_close(&c);
+    }
+    broken = broken && net.base.rank == bad;
+    CHECK_INT(mesh_mpi_close(&net), broken ? MESH_ERR_TRANSPORT : MESH_OK);
+    if (broken) comms_now = 0; /* they are left to MPI */
+}
+static void test_failing(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    mesh_status status;
+    int size, bad;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size < 2) return;
+    bad = size - 1;
+    failing_open(bad);
+    failing_call(bad, "MPI_Type_commit", "a datatype of MPI: ");
+    failing_call(bad, "MPI_Isend", "MPI_Isend: ");
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    CHECK_OK(mesh_parse(&m, "x=-1", size, &err), err);
+    if (net.base.rank == bad) failing = "MPI_Comm_set_errhandler", failing_after = 0;
+    status = mesh_comm_open(&c, &net.base, &m, NULL, &err);
+    failing = NULL;
+    if (net.base.rank == bad) CHECK_INT(status, MESH_ERR_TRANSPORT);
+    if (net.base.rank == bad) CHECK_HAS(err.text, "MPI_Comm_set_errhandler: ");
+    if (status == MESH_OK) mesh_comm_close(&c);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (net.base.rank == bad) failing = "MPI_Isend", failing_after = 0; /* goodbye, to the first */
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    failing = NULL;
+    failing_call(bad, "MPI_Testsome", "MPI_Testsome: ");
+    failing_call(bad, "MPI_Improbe", "MPI_Improbe: ");
+    failing_call(bad, "MPI_Get_elements_x", "MPI_Get_elements_x: ");
+}
+
 /* A rank is killed among operations, where the launcher lets the others live: each names it at the deadline, and closes. Alone in its job; 0: as it should be. */
 static int rank_killed(void) {
     mesh_mpi net;
@@ -1110,6 +1215,7 @@ static const test_case tests[] = {
     {"mpi/absent", test_rank_absent, 0},
     {"mpi/stopped", test_stopped_rank, 0},
     {"mpi/late_opener", test_late_opener, 0},
+    {"mpi/failing", test_failing, 0},
     /* Those of test_mesh that have ranks over TCP. */
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},

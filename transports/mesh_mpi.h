@@ -69,7 +69,7 @@ typedef struct mesh_mpi {
    other may follow. On error nothing is open. */
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err);
 /* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most, and 1 s where
-   something has failed: messages that nobody has received are received then. TIMEOUT: the others do not come. STATE: MPI is finalised already. */
+   something has failed: messages that nobody has received are received then. TIMEOUT: the others do not come. TRANSPORT: MPI has failed. STATE: MPI is finalised already. */
 MESH_API mesh_status mesh_mpi_close(mesh_mpi *net);
 /* A communicator of the group's ranks, in its order, for other libraries. Every rank of the group calls it. It is a copy, the library's until
    mesh_mpi_close; the same one each time. Errors of MPI on it are returned. STATE: no such group, or not over MPI. TIMEOUT: not all of them call it. */

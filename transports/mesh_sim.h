@@ -839,6 +839,8 @@ MESH__RARE mesh_status mesh_sim__check(const mesh_sim_desc *desc, mesh_sim_main 
             err, MESH_ERR_ARGUMENT, -1,
             "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: at most %l each",
             desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns, MESH_SIM__MOST);
+    if (desc->faults > 0 && !desc->fault)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d faults, and fault is NULL", desc->faults);
     for (i = 0; i < desc->faults; i++)
         if (desc->fault[i].delay_ns < 0 || desc->fault[i].delay_ns > MESH_SIM__MOST)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d delays by %l ns; from 0 to %l", i,

@@ -52,7 +52,10 @@ MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int ra
     mesh_status status = MESH_OK;
     for (;;) {
         int ended = 0, code = MPI_Test(r, &ended, MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Test", code);
+        if (code != MPI_SUCCESS) { /* nothing comes into the memory of a transport that is closed */
+            if (*r != MPI_REQUEST_NULL && MPI_Cancel(r) == MPI_SUCCESS) MPI_Request_free(r);
+            return mesh_mpi__fail(why, rank, "MPI_Test", code);
+        }
         if (ended) return MESH_OK;
         if (status != MESH_OK) { /* and nothing came before that */
             MPI_Cancel(r);
@@ -139,8 +142,12 @@ MESH__RARE mesh_status mesh_mpi__agree(mesh_mpi__impl *s, const int *rank, int n
     if (v->sent != v->received) v->serial = 0;                       /* what nobody received would be the next user's */
     if (!v->serial) v->serial = (v->newest + 1) | UINT64_C(1) << 63; /* it is to be made */
     for (i = 1; i < n; i++) {
+        mesh_error said;
+        mesh_status talked;
         other = *v;
-        mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), why);
+        talked = mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), &said);
+        if (talked == MESH_OK || status != MESH_OK) continue;
+        v->status = status = talked, v->rank = rank[i], first = said; /* it does not come: nor do those behind it */
     }
     if (status != MESH_OK) *why = first;
     return status;
@@ -173,15 +180,17 @@ MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, 
     MPI_Group members;
     MPI_Comm comm = MPI_COMM_NULL;
     code = MPI_Group_incl(s->ranks, n, rank, &members);
-    if (code == MPI_SUCCESS) {
-        code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &comm);
-        MPI_Group_free(&members);
-    }
-    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Group_incl", code);
+    code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &comm);
+    MPI_Group_free(&members);
     if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
-    if ((*out = mesh_mpi__links_new(s, rank, n, comm, serial)) != NULL) return MESH_OK;
-    MPI_Comm_free(&comm);
-    return mesh__fail(why, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    if ((*out = mesh_mpi__links_new(s, rank, n, comm, serial)) == NULL) {
+        MPI_Comm_free(&comm);
+        return mesh__fail(why, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    }
+    if ((code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)) == MPI_SUCCESS) return MESH_OK;
+    (*out)->used = (*out)->spoilt = 1; /* until the transport closes */
+    return mesh_mpi__fail(why, me, "MPI_Comm_set_errhandler", code);
 }
 
 MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n, uint64_t serial) {

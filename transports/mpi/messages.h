@@ -138,23 +138,25 @@ MESH__PRIVATE int mesh_mpi__follows(const mesh_mpi__impl *s, const mesh_mpi__use
 
 /* A message, as the request that comes next. MPI is told of large receives ahead where the post has gaps: Open MPI 4.1 writes beyond a receive that is
    too short only where neither sender nor receiver have any, and ranks that exchange blocks with gaps have them at one end of each message. */
-MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, mesh_mpi__links *g, int gaps) {
+MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, mesh_mpi__links *g, int gaps,
+                                     const char **call) {
     int i = s->nrequests, code = MPI_SUCCESS;
     mesh_mpi__use *use = &s->use[i];
     use->index = g == s->whole ? x->rank : x->index;
     use->base = x->base;
     use->count = (int)x->nbytes;
+    *call = "a datatype of MPI";
     if (x->nbytes && (x->block || x->nbytes > INT_MAX)) {
         code =
             x->block ? mesh_mpi__type_of_block(x->block, &use->type) : mesh_mpi__type_of_bytes(x->nbytes, &use->type);
         if (code == MPI_SUCCESS) code = MPI_Type_commit(&use->type);
         use->count = 1;
     }
-    if (code != MPI_SUCCESS) return code;
-    if (x->direction == MESH_SEND) {
+    if (code == MPI_SUCCESS) *call = x->direction == MESH_SEND ? "MPI_Isend" : "MPI_Irecv";
+    if (code == MPI_SUCCESS && x->direction == MESH_SEND) {
         code = MPI_Isend(x->base, use->count, use->type, use->index, use->tag, g->comm, &s->request[i]);
         if (code == MPI_SUCCESS) g->sent++;
-    } else {
+    } else if (code == MPI_SUCCESS) {
         use->nbytes = x->nbytes;
         use->serial = ++s->receives;
         use->receives = MESH_MPI__AHEAD;
@@ -176,6 +178,7 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
     mesh_mpi__links *g = p->group ? (mesh_mpi__links *)p->group : s->whole;
     int64_t place = mesh_mpi__place(s, p->channel, !p->group);
     int i, code = MPI_SUCCESS, gaps = 0;
+    const char *call = "";
     mesh_mpi__ticket *k;
     if (!mesh_mpi__room(s, p->count) || !(k = mesh_mpi__ticket_new(s, g))) return MESH_ERR_MEMORY;
     ticket->impl = k;
@@ -195,13 +198,13 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
         }
         mesh_mpi__next(s, k, x->rank);
         s->use[s->nrequests].tag = tag;
-        if ((code = mesh_mpi__post_one(s, x, g, gaps)) != MPI_SUCCESS) break;
+        if ((code = mesh_mpi__post_one(s, x, g, gaps, &call)) != MPI_SUCCESS) break;
         s->nrequests++;
         k->left++;
     }
     if (code != MPI_SUCCESS) {
         mesh_error why;
-        mesh_mpi__fail(&why, p->xfer[i].rank, p->xfer[i].direction == MESH_SEND ? "MPI_Isend" : "MPI_Irecv", code);
+        mesh_mpi__fail(&why, p->xfer[i].rank, call, code);
         mesh_mpi__take_back(s, k);
         mesh_mpi__ticket_fail(k, &why);
     }

@@ -45,9 +45,18 @@ MESH__RARE void mesh_mpi__drain_votes(mesh_mpi__impl *s) {
     }
 }
 
+/* Nothing more is listened to: it would be written to memory that is free. */
+MESH__RARE void mesh_mpi__deafen(mesh_mpi__impl *s) {
+    int ended = 0;
+    if (!s->nrequests || s->request[0] == MPI_REQUEST_NULL) return;
+    if (MPI_Cancel(&s->request[0]) == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
+    if (!ended && s->request[0] != MPI_REQUEST_NULL) MPI_Request_free(&s->request[0]);
+}
+
 /* Communicators on which others may yet send are left to MPI_Finalize: MPI would take what comes late for a message of the next that has their place. */
 MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     mesh_transport *t = &s->net->base;
+    mesh_mpi__deafen(s);
     while (s->links) {
         mesh_mpi__links *g = s->links;
         s->links = g->next;
@@ -88,6 +97,17 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     mesh_transport_free(t, s);
 }
 
+/* Goodbye to whom it has not been said. How many are left? */
+MESH__RARE int mesh_mpi__part(mesh_mpi__impl *s) {
+    int i, left = 0, n = s->net->base.size;
+    for (i = 0; i < n; i++) {
+        if (i == s->net->base.rank || s->parted[i]) continue;
+        s->parted[i] = mesh_mpi__say(s, i, MESH_MPI__GOODBYE, NULL, 0) == MESH_OK;
+        left += !s->parted[i];
+    }
+    return left;
+}
+
 MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
     mesh__engine *e = (mesh__engine *)t->engine;
@@ -95,40 +115,41 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
             now = start, last = 0;
     mesh_mpi__links *g;
     mesh_status status = mesh__enter(t, why, "mpi_close");
-    int i, code, ended = 0;
+    int i, left, ended = 0;
     if (status != MESH_OK) return status;
     mesh__leave(t);
     MPI_Finalized(&ended);
     if (ended)
         return mesh__fail(why, MESH_ERR_STATE, -1, "mesh_mpi_close: MPI is finalised; call it before MPI_Finalize");
     while (e && e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
-    for (i = 0; i < t->size; i++)
-        if (i != t->rank && s->gone[i] != MESH_EVENT_LOST) mesh_mpi__say(s, i, MESH_MPI__GOODBYE, NULL, 0);
+    left = mesh_mpi__part(s);
     while (!s->broken && now - start < patience) {
         mesh_mpi__look(s);
         for (g = s->links; g; g = g->next) mesh_mpi__drain(s, g);
         mesh_mpi__drain_votes(s);
         now = mesh_mpi__clock();
-        if (s->ngone ==
-            t->size - 1) { /* what now is still under way was given up, and never ends unless it was for this */
+        if (left) left = mesh_mpi__part(s); /* there was no memory for it */
+        if (!left &&
+            s->ngone ==
+                t->size - 1) { /* what now is still under way was given up, and never ends unless it was for this */
             if (s->nrequests == 1 || (last && now - last > MESH_MPI__LAST_NS)) break;
             if (!last) last = now;
         }
         mesh_mpi__rest(s, now - start);
     }
-    if (s->ngone < t->size - 1) {
+    if (s->broken) {
+        status = mesh__fail(why, s->broken, t->rank, "mesh_mpi_close: MPI has failed: what is under way is left to it");
+    } else if (s->ngone < t->size - 1) {
         for (i = 0; i < t->size && (s->gone[i] || i == t->rank);) i++;
         status = mesh__fail(why, MESH_ERR_TIMEOUT, i, "mesh_mpi_close: rank %d has not closed within %l ms", i,
                             patience / 1000000);
+    } else if (left) {
+        status = mesh__fail(why, MESH_ERR_TRANSPORT, t->rank, "mesh_mpi_close: %d ranks could not be told of it", left);
     }
     if (s->nrequests > 1) mesh__retired_leave(t);
     mesh_transport_detach(t);
-    ended = s->request[0] == MPI_REQUEST_NULL;
-    code = ended ? MPI_SUCCESS : MPI_Cancel(&s->request[0]); /* nothing comes any more */
-    if (!ended && code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
-    for (i = ended ? 1 : 0; i < s->nrequests; i++)
-        if (s->request[i] != MPI_REQUEST_NULL &&
-            (!i || s->use[i].rank >= 0)) /* a collective's is MPI's (MPI-4, 6.12) */
+    for (i = 1; i < s->nrequests; i++)
+        if (s->request[i] != MPI_REQUEST_NULL && s->use[i].rank >= 0) /* a collective's is MPI's (MPI-4, 6.12) */
             MPI_Request_free(&s->request[i]);
     mesh_mpi__release(s, status != MESH_OK);
     return status;
@@ -166,40 +187,51 @@ static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
                                        NULL,
                                        MESH_OPS_NO_KERNELS};
 
-/* Until all ranks of a communicator have come to what this is a request of. */
+MESH__RARE mesh_status mesh_mpi__fail_in(mesh_error *err, const char *function, const char *call, int code) {
+    char text[64];
+    mesh__text t = mesh__text_on(text, sizeof text);
+    mesh__put(&t, "%s: %s", function, call);
+    return mesh_mpi__fail(err, -1, text, code);
+}
+
+/* Until all ranks of a communicator have come to what this is a request of. On error it may be under way yet. */
 MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *function, MPI_Request *r, int64_t deadline,
                                           mesh_error *err) {
     int64_t start = mesh_mpi__clock(), now = start;
-    int ended = 0, code;
+    int ended = 0, code, *left = &mesh_mpi__of(t)->left_to_mpi;
     while ((code = MPI_Test(r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
         now = mesh_mpi__clock();
-        if (now >= deadline)
+        if (now >= deadline) {
+            *left = 1;
             return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
                               "%s: not all ranks have called it within %l ms; every rank of the communicator calls it",
                               function, (deadline - start) / 1000000);
+        }
         if (mesh_mpi__of(t)->nrequests) mesh_mpi__look(mesh_mpi__of(t));
         if (now - start > MESH_MPI__YIELD_NS) sched_yield();
     }
-    return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, function, code);
+    if (code == MPI_SUCCESS) return MESH_OK;
+    *left = *r != MPI_REQUEST_NULL;
+    return mesh_mpi__fail_in(err, function, "MPI_Test", code);
 }
 
-/* A copy of a communicator. made: room for its handle on the heap; after a TIMEOUT MPI may still write there, and it is left to it. */
+/* A copy of a communicator. made: room for its handle on the heap; MPI may still write there where it is left_to_mpi. */
 MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, MPI_Comm comm, MPI_Comm *made,
                                       MPI_Comm *out, int64_t deadline, mesh_error *err) {
-    MPI_Errhandler before;
+    MPI_Errhandler before = MPI_ERRHANDLER_NULL;
     MPI_Request r;
     mesh_status status;
-    int code;
-    MPI_Comm_get_errhandler(comm, &before);
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); /* what goes wrong here is returned, not fatal; */
+    int code, own = MPI_Comm_get_errhandler(comm, &before) == MPI_SUCCESS;
+    mesh_mpi__of(t)->left_to_mpi = 0;
+    if (own) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); /* what goes wrong here is returned, not fatal; */
     code = MPI_Comm_idup(comm, made, &r);
     status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, function, &r, deadline, err)
-                                 : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
-    MPI_Comm_set_errhandler(comm, before); /* then the program's handler is in its place again */
-    MPI_Errhandler_free(&before);
+                                 : mesh_mpi__fail_in(err, function, "MPI_Comm_idup", code);
+    if (own) MPI_Comm_set_errhandler(comm, before); /* then the program's handler is in its place again */
+    if (own) MPI_Errhandler_free(&before);
     if (status == MESH_OK) *out = *made;
     if (status == MESH_OK && (code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN)) != MPI_SUCCESS)
-        return mesh_mpi__fail(err, -1, function, code);
+        return mesh_mpi__fail_in(err, function, "MPI_Comm_set_errhandler", code);
     return status;
 }
 
@@ -223,7 +255,7 @@ MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, mesh_mpi__opening *o, 
     o->said[1] = (uint64_t)(-(int)own);
     code = MPI_Iallgather(o->said, 16, MPI_BYTE, all, 16, MPI_BYTE, s->control, &r);
     status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, &why)
-                                 : mesh_mpi__fail(&why, t->rank, "mesh_mpi_open", code);
+                                 : mesh_mpi__fail(&why, t->rank, "mesh_mpi_open: MPI_Iallgather", code);
     s->agreed = status == MESH_OK;
     for (i = 0; i < t->size && status == MESH_OK; i++)
         if (all[2 * i + 1])
@@ -254,25 +286,34 @@ MESH__RARE void mesh_mpi__tags_below(mesh_mpi__impl *s, int64_t limit) {
     s->tagged_at = s->places / 8;
     s->ordered_at = s->tagged_at + s->places / 2;
 }
-MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
-    int found = 0, *most = NULL;
-    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found) != MPI_SUCCESS) found = 0;
-    mesh_mpi__tags_below(s, found ? (int64_t)*most + 1 : 32768);
+MESH__RARE int mesh_mpi__tags(mesh_mpi__impl *s) {
+    int found = 0, *most = NULL, code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
+    mesh_mpi__tags_below(s, code == MPI_SUCCESS && found ? (int64_t)*most + 1 : 32768);
+    return code;
 }
 
-/* This rank's own memory. */
+/* What this rank needs of memory and of MPI for itself. */
 MESH__RARE mesh_status mesh_mpi__begin_alone(mesh_mpi__impl *s, mesh_error *err) {
     mesh_transport *t = &s->net->base;
-    int i;
+    const char *call = "mesh_mpi_open: MPI_Comm_get_attr";
+    int i, code = mesh_mpi__tags(s);
     s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
-    s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
+    s->gone = (int *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof(int));
     if (s->host && s->gone && mesh_mpi__room(s, 16)) {
         for (i = 0; i < t->size; i++) s->gone[i] = i;
         s->whole = mesh_mpi__links_new(s, s->gone, t->size, s->world, 0);
-        memset(s->gone, 0, (size_t)t->size * sizeof(int));
+        memset(s->gone, 0, 2 * (size_t)t->size * sizeof(int));
+        s->parted = s->gone + t->size;
     }
     if (!s->whole) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
     s->whole->used = 1;
+    if (code == MPI_SUCCESS) call = "mesh_mpi_open: MPI_Comm_group", code = MPI_Comm_group(s->control, &s->ranks);
+    if (code == MPI_SUCCESS) {
+        mesh_mpi__next(s, NULL, -1);
+        call = "mesh_mpi_open: MPI_Irecv", code = mesh_mpi__listen(s);
+    }
+    if (code != MPI_SUCCESS) return mesh_mpi__fail(err, t->rank, call, code);
+    s->nrequests = 1;
     return MESH_OK;
 }
 
@@ -284,7 +325,6 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mp
     mesh_error why;
     mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &o->made[0], &s->world, deadline, &why);
     const char *native = getenv("MESH_MPI_NATIVE");
-    int code;
     if (status == MESH_OK)
         status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &o->made[1], &s->control, deadline, &why);
     if (status != MESH_OK && own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
@@ -294,17 +334,9 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mp
     }
     if (own == MESH_OK) own = mesh_mpi__begin_alone(s, err);
     s->native = native && strcmp(native, "0");
-    mesh_mpi__tags(s);
     if (!s->native) t->caps |= MESH_CAP_PENDING; /* of its collectives MPI tells neither */
     if (!s->native && s->check_bits >= MESH_MPI__SURE) t->caps |= MESH_CAP_CHECK;
-    if ((status = mesh_mpi__hosts(s, o, own, deadline, err)) != MESH_OK) return status;
-    s->agreed = 0;
-    code = MPI_Comm_group(s->control, &s->ranks);
-    mesh_mpi__next(s, NULL, -1);
-    if (code == MPI_SUCCESS) code = mesh_mpi__listen(s);
-    if (code != MPI_SUCCESS) return mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
-    s->nrequests = 1;
-    return MESH_OK;
+    return mesh_mpi__hosts(s, o, own, deadline, err);
 }
 
 /* A rank that MPI takes for alone, though its launcher started several. */
@@ -375,7 +407,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CANCEL;
     net->base.timeout_ns = (int64_t)seconds * 1000000000;
     status = mesh_mpi__begin(s, comm, o, patience ? (int64_t)patience * 1000000000 : MESH_MPI__PATIENCE, status, err);
-    if (status != MESH_ERR_TIMEOUT) mesh_transport_free(&net->base, o);
+    if (!s->left_to_mpi) mesh_transport_free(&net->base, o);
     if (status != MESH_OK) mesh_mpi__release(s, !s->agreed); /* or all have heard, and nothing was sent */
     return status;
 }
@@ -404,7 +436,7 @@ MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out
             return mesh__fail(&c->error, MESH_ERR_MEMORY, c->transport->rank, "mesh_mpi_comm: no memory");
         status = mesh_mpi__copy(c->transport, "mesh_mpi_comm", links->comm, made, &links->given,
                                 mesh_mpi__clock() + mesh__impl(c)->timeout, &c->error);
-        if (status != MESH_ERR_TIMEOUT) mesh_transport_free(c->transport, made);
+        if (!mesh_mpi__of(c->transport)->left_to_mpi) mesh_transport_free(c->transport, made);
     }
     if (status == MESH_OK) *out = links->given;
     return status;

@@ -114,9 +114,10 @@ typedef struct mesh_mpi__impl {
     mesh_mpi__ticket *spare;
     uint64_t serial; /* the greatest of a communicator met so far */
     uint64_t receives;
-    mesh_mpi__stray *blank; /* for the next: a message that was taken out of MPI's hands cannot be put back */
-    int *host, *gone;
+    mesh_mpi__stray *blank;    /* for the next: a message that was taken out of MPI's hands cannot be put back */
+    int *host, *gone, *parted; /* parted: who has been told that this rank closes; with gone */
     int event, starved, crowded, native, ngone;
+    int left_to_mpi;    /* what all ranks were awaited for: MPI may still write its result */
     int agreed;         /* all ranks have heard how the opening goes */
     int64_t misfits_at; /* the next look for them */
     /* A tag: the place, and below it so many bits of what it is for. The first place of tagged messages and of collectives (before them other
@@ -154,6 +155,28 @@ MESH__RARE mesh_status mesh_mpi__fail(mesh_error *err, int rank, const char *cal
     MPI_Error_class(code, &kind);
     return mesh__fail(err, kind == MPI_ERR_NO_MEM ? MESH_ERR_MEMORY : MESH_ERR_TRANSPORT, rank, "%s: %s", call,
                       length ? text : "MPI gives no reason");
+}
+
+/* Its first error is the ticket's. */
+MESH__RARE void mesh_mpi__ticket_fail(mesh_mpi__ticket *k, const mesh_error *why) {
+    if (k->status != MESH_OK) return;
+    k->status = (mesh_status)why->status;
+    k->why = *why;
+}
+
+/* MPI has failed as a whole: every operation that is under way says how. */
+MESH__RARE void mesh_mpi__break(mesh_mpi__impl *s, const char *call, int code) {
+    mesh_error why;
+    int i;
+    if (s->broken) return;
+    s->broken = mesh_mpi__fail(&why, s->net->base.rank, call, code);
+    for (i = 1; i < s->nrequests; i++) {
+        mesh_mpi__ticket *k = s->use[i].ticket;
+        if (!k) continue;
+        mesh_mpi__ticket_fail(k, &why);
+        k->until = 1; /* nothing more comes in */
+    }
+    s->event = 1;
 }
 
 /* ---- // >>requests ---- */
@@ -209,13 +232,6 @@ MESH__PRIVATE void mesh_mpi__ticket_end(mesh_mpi__impl *s, mesh_mpi__ticket *k) 
     s->spare = k;
 }
 
-/* Its first error is the ticket's. */
-MESH__RARE void mesh_mpi__ticket_fail(mesh_mpi__ticket *k, const mesh_error *why) {
-    if (k->status != MESH_OK) return;
-    k->status = (mesh_status)why->status;
-    k->why = *why;
-}
-
 /* ---- // >>control messages ---- */
 
 MESH__PRIVATE int mesh_mpi__listen(mesh_mpi__impl *s) {
@@ -268,7 +284,7 @@ MESH__RARE void mesh_mpi__asked(mesh_mpi__impl *s, int rank, int kind) {
 
 /* One has come. Without memory for it, it stays where it is until there is some, and nothing more is listened to. */
 MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
-    int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE;
+    int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE, code;
     uint32_t nbytes = mesh__get32(s->heard + 4);
     if (nbytes > MESH_CONTROL_BYTES || goodbye) nbytes = 0;
     s->unkept = 0;
@@ -286,7 +302,7 @@ MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
     }
     if (goodbye && !s->gone[rank]) s->ngone++;
     if (goodbye) s->gone[rank] = MESH_EVENT_CLOSED;
-    if (mesh_mpi__listen(s) != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
+    if ((code = mesh_mpi__listen(s)) != MPI_SUCCESS) mesh_mpi__break(s, "MPI_Irecv", code);
 }
 
 MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, const void *data, size_t nbytes) {
@@ -344,13 +360,13 @@ MESH__PRIVATE void mesh_mpi__ended(mesh_mpi__impl *s, int i, const MPI_Status *s
         if (code == MPI_SUCCESS)
             mesh_mpi__heard(s, status->MPI_SOURCE);
         else
-            s->broken = MESH_ERR_TRANSPORT;
+            mesh_mpi__break(s, "a control message of MPI", code);
         return;
     }
     if (code == MPI_SUCCESS && use->receives && use->ticket) {
         MPI_Count came = 0;
-        if (MPI_Get_elements_x(status, MPI_BYTE, &came) != MPI_SUCCESS || (uint64_t)came != use->nbytes)
-            mesh_mpi__wrong(s, use, MPI_SUCCESS, (uint64_t)came);
+        code = MPI_Get_elements_x(status, MPI_BYTE, &came);
+        if (code != MPI_SUCCESS || (uint64_t)came != use->nbytes) mesh_mpi__wrong(s, use, code, (uint64_t)came);
     } else if (code != MPI_SUCCESS) {
         mesh_mpi__wrong(s, use, code, 0);
     }
@@ -394,15 +410,20 @@ MESH__PRIVATE void mesh_mpi__arrivals(mesh_mpi__impl *s, mesh_mpi__links *g) {
         MPI_Status status;
         MPI_Count nbytes = 0;
         mesh_mpi__stray *m;
-        int there = 0, i, first = 0;
+        int there = 0, i, first = 0, code;
         if (!s->blank) s->blank = (mesh_mpi__stray *)mesh_transport_alloc(&s->net->base, sizeof *m);
         if (!s->blank) {
             s->starved = 1;
             return;
         }
-        if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, g->comm, &there, &message, &status) != MPI_SUCCESS || !there)
+        code = MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, g->comm, &there, &message, &status);
+        if (code != MPI_SUCCESS) mesh_mpi__break(s, "MPI_Improbe", code);
+        if (code != MPI_SUCCESS || !there) return;
+        code = MPI_Get_elements_x(&status, MPI_BYTE, &nbytes);
+        if (code != MPI_SUCCESS) {
+            mesh_mpi__break(s, "MPI_Get_elements_x", code);
             return;
-        MPI_Get_elements_x(&status, MPI_BYTE, &nbytes);
+        }
         for (i = 1; i < s->nrequests; i++) {
             const mesh_mpi__use *use = &s->use[i];
             if (use->receives != MESH_MPI__HELD || use->links != g || use->index != status.MPI_SOURCE ||
@@ -451,7 +472,7 @@ MESH__PRIVATE void mesh_mpi__look(mesh_mpi__impl *s) {
         if (g->held) mesh_mpi__arrivals(s, g);
     code = MPI_Testsome(s->nrequests, s->request, &n, s->which, s->status);
     if (n == MPI_UNDEFINED || n <= 0) {
-        if (code != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
+        if (code != MPI_SUCCESS) mesh_mpi__break(s, "MPI_Testsome", code);
         return;
     }
     for (i = 0; i < n; i++)
@@ -518,7 +539,7 @@ MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
 MESH__PRIVATE mesh_status mesh_mpi__progress(mesh_transport *t, int64_t deadline) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
     int64_t start = 0, now;
-    int looks = 0;
+    int looks = 0, event;
     for (;;) {
         mesh_mpi__look(s);
         if (s->event || s->broken || s->starved) break;
@@ -533,8 +554,9 @@ MESH__PRIVATE mesh_status mesh_mpi__progress(mesh_transport *t, int64_t deadline
         if (!start) start = now;
         mesh_mpi__rest(s, now - start);
     }
+    event = s->event;
     s->event = 0;
-    if (s->broken) return s->broken;
+    if (s->broken && !event) return s->broken; /* or the operations say why first */
     if (!s->starved) return MESH_OK;
     s->starved = 0;
     return MESH_ERR_MEMORY;
