@@ -52,6 +52,9 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found) {
     return fails("MPI_Comm_get_attr") ? MPI_ERR_OTHER : PMPI_Comm_get_attr(comm, key, value, found);
 }
 int MPI_Comm_group(MPI_Comm comm, MPI_Group *group) { return fails("MPI_Comm_group") ? MPI_ERR_OTHER : PMPI_Comm_group(comm, group); }
+int MPI_Comm_get_errhandler(MPI_Comm comm, MPI_Errhandler *handler) {
+    return fails("MPI_Comm_get_errhandler") ? MPI_ERR_OTHER : PMPI_Comm_get_errhandler(comm, handler);
+}
 int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler) {
     return fails("MPI_Comm_set_errhandler") ? MPI_ERR_OTHER : PMPI_Comm_set_errhandler(comm, handler);
 }
@@ -1125,11 +1128,20 @@ static void test_failing(void) {
     mesh m;
     mesh_error err;
     mesh_status status;
+    MPI_Errhandler before, after;
     int size, bad;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size < 2) return;
     bad = size - 1;
     failing_open(bad);
+    failing = "MPI_Comm_get_errhandler", failing_after = 0; /* of the world: its handler stays as it is */
+    PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    failing = NULL;
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
+    CHECK(before == after);
+    PMPI_Errhandler_free(&before), PMPI_Errhandler_free(&after);
     failing_call(bad, "MPI_Type_commit", "a datatype of MPI: ");
     failing_call(bad, "MPI_Isend", "MPI_Isend: ");
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;

@@ -85,7 +85,8 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     mesh_transport_free(t, s->which);
     mesh_transport_free(t, s->host);
     mesh_transport_free(t, s->gone);
-    if (--mesh_mpi__world.open == 0) { /* unless the program has set one of its own meanwhile */
+    if (--mesh_mpi__world.open == 0 &&
+        mesh_mpi__world.before != MPI_ERRHANDLER_NULL) { /* unless the program has set one of its own meanwhile */
         MPI_Errhandler now = MPI_ERRHANDLER_NULL;
         MPI_Comm_get_errhandler(MPI_COMM_WORLD, &now);
         if (now == MPI_ERRORS_RETURN) MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
@@ -394,8 +395,10 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
         mesh__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &patience, &why) < 0)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, net->base.rank, "mesh_mpi_open: %s", why.text);
     if (!mesh_mpi__world.open++) {
-        MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
-        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        if (MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before) != MPI_SUCCESS)
+            mesh_mpi__world.before = MPI_ERRHANDLER_NULL; /* what cannot be put back stays */
+        else
+            MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     }
     memset(s, 0, sizeof *s);
     s->net = net;
