@@ -85,8 +85,8 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     mesh_transport_free(t, s->which);
     mesh_transport_free(t, s->host);
     mesh_transport_free(t, s->gone);
-    if (--mesh_mpi__world.open == 0 &&
-        mesh_mpi__world.before != MPI_ERRHANDLER_NULL) { /* unless the program has set one of its own meanwhile */
+    /* The program's is put back, unless it has set one of its own meanwhile. */
+    if (--mesh_mpi__world.open == 0 && mesh_mpi__world.before != MPI_ERRHANDLER_NULL) {
         MPI_Errhandler now = MPI_ERRHANDLER_NULL;
         MPI_Comm_get_errhandler(MPI_COMM_WORLD, &now);
         if (now == MPI_ERRORS_RETURN) MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
@@ -130,9 +130,8 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
         mesh_mpi__drain_votes(s);
         now = mesh_mpi__clock();
         if (left) left = mesh_mpi__part(s); /* there was no memory for it */
-        if (!left &&
-            s->ngone ==
-                t->size - 1) { /* what now is still under way was given up, and never ends unless it was for this */
+        /* What then is still under way was given up, and never ends unless it was for this. */
+        if (!left && s->ngone == t->size - 1) {
             if (s->nrequests == 1 || (last && now - last > MESH_MPI__LAST_NS)) break;
             if (!last) last = now;
         }

@@ -30,11 +30,10 @@ typedef struct mesh_socket__shown {
     unsigned char few[MESH_SOCKET__FEW_BYTES];
 } mesh_socket__shown;
 
-/* Chunks that a receiver takes from the front and its source from the back. */
+/* Chunks that a receiver takes from the front and its source from the back. left: the first that nobody has taken, 32 bits, and the one behind the last;
+   0 of what has ended. done: how many the source has copied. */
 typedef struct mesh_socket__rest {
-    mesh_socket__word
-        left; /* the first that nobody has taken, 32 bits, and the one behind the last; 0 of what has ended */
-    mesh_socket__word done; /* how many the source has copied */
+    mesh_socket__word left, done;
 } mesh_socket__rest;
 
 typedef struct mesh_socket__cell {

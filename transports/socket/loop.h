@@ -221,8 +221,8 @@ MESH__RARE void mesh_socket__take_fds(mesh_socket__impl *s, struct msghdr *m) {
     int i;
     if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return;
     mesh_socket__give_back(s);
-    s->ngiven =
-        (int)((head->cmsg_len - MESH_SOCKET__CMSG_LEN(0)) / sizeof *s->given); /* no more than there was room for */
+    /* no more than there was room for */
+    s->ngiven = (int)((head->cmsg_len - MESH_SOCKET__CMSG_LEN(0)) / sizeof *s->given);
     memcpy(s->given, CMSG_DATA(head), (size_t)s->ngiven * sizeof *s->given);
     for (i = 0; i < s->ngiven; i++) fcntl(s->given[i], F_SETFD, FD_CLOEXEC);
 }
