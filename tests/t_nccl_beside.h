@@ -61,11 +61,17 @@ static cudaError_t beside_record(cudaEvent_t event, cudaStream_t stream) {
     (void)event, (void)stream;
     return cudaErrorStreamCaptureImplicit;
 }
+static void beside_close(mesh_transport *t, mesh_comm *c, float *a, cudaStream_t captured) {
+    cudaGraph_t graph;
+    CHECK_INT(cudaStreamEndCapture(captured, &graph), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    mesh_free(t, a, &c->error);
+    mesh_comm_close(c);
+}
 static void beside_late_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *k;
     cudaStream_t stream, other;
-    cudaGraph_t graph;
     mesh_comm c;
     float *a;
     int way;
@@ -98,18 +104,15 @@ static void beside_late_rank(mesh_transport *t, void *ctx) {
             mesh__impl(&c)->group[0]->handle = NULL;
             CHECK(k->life == MESH_NCCL__OPEN && k->on == NULL);
         }
-        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
-        mesh_free(t, a, &c.error);
-        mesh_comm_close(&c);
+        beside_close(t, &c, a, stream);
     }
     CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
     CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
 }
+
 /* Operations without a mark on a stream whose capture has begun: another stream cannot come behind them, and the call that would go there says so. */
 static void captured_since_rank(mesh_transport *t, void *ctx) {
     cudaStream_t stream, other;
-    cudaGraph_t graph;
     mesh_comm c;
     float *a;
     (void)ctx;
@@ -124,10 +127,7 @@ static void captured_since_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_stream(&c, other), c.error);
     CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), MESH_ERR_STATE);
     CHECK_HAS(c.error.text, "mesh_comm_sync before it");
-    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
-    mesh_free(t, a, &c.error);
-    mesh_comm_close(&c);
+    beside_close(t, &c, a, stream);
     CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
     CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
 }

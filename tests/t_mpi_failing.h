@@ -1,0 +1,92 @@
+/* MPI that fails: a part of test_mpi.c. */
+#ifndef T_MPI_FAILING_H
+#define T_MPI_FAILING_H
+
+/* A call of MPI's that fails on one rank: it says which, and MPI's words; the others hear from it, and nothing is left. */
+static void failing_open(int bad) {
+    static const char *const calls[] = {"MPI_Comm_get_attr", "MPI_Comm_group", "MPI_Irecv"};
+    mesh_mpi net;
+    mesh_error err;
+    int k, rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    for (k = 0; k < 3; k++) {
+        if (rank == bad) failing = calls[k], failing_after = 0;
+        CHECK_INT(mesh_mpi_open(&net, MPI_COMM_WORLD, &err), MESH_ERR_TRANSPORT);
+        failing = NULL;
+        CHECK_INT(err.rank, bad);
+        CHECK_HAS(err.text, rank == bad ? calls[k] : "failed: transport failed; it says why");
+        check_shut(&net.base);
+    }
+}
+static void failing_call(int bad, const char *call, const char *said) {
+    enum { N = 16000 }; /* whose parts are held */
+    static int32_t in[N], out[N];
+    mesh_block b = MESH_ZERO;
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    int broken = strcmp(call, "MPI_Isend") && strcmp(call, "MPI_Type_commit");
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        int me = net.base.rank, n = net.base.size;
+        mesh_xfer x[2];
+        b.run = 8, b.ndim = 1, b.dim[0].count = 5, b.dim[0].stride = 16;
+        x[0] = conf_xfer(MESH_RECV, (me + n - 1) % n, out, 40, &b);
+        x[1] = conf_xfer(MESH_SEND, (me + 1) % n, in, 40, &b);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        MPI_Barrier(MPI_COMM_WORLD); /* all are out of it */
+        if (me == bad) failing = call, failing_after = 0;
+        if (!strcmp(call, "MPI_Type_commit")) status = mesh_exchange(&c, NULL, x, 2);
+        if (status == MESH_OK) status = mesh_all_reduce(&c, NULL, in, out, N, MESH_I32, MESH_SUM);
+        failing = NULL;
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL); /* until all have heard */
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, said);
+        if (me != bad) CHECK_HAS(c.error.text, "failed: ");
+        mesh_comm_close(&c);
+    }
+    broken = broken && net.base.rank == bad;
+    CHECK_INT(mesh_mpi_close(&net), broken ? MESH_ERR_TRANSPORT : MESH_OK);
+    if (broken) comms_now = 0; /* they are left to MPI */
+}
+static void test_failing(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    mesh_status status;
+    MPI_Errhandler before, after;
+    int size, bad;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size < 2) return;
+    bad = size - 1;
+    failing_open(bad);
+    failing = "MPI_Comm_get_errhandler", failing_after = 0; /* of the world: its handler stays as it is */
+    PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    failing = NULL;
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
+    CHECK(before == after);
+    PMPI_Errhandler_free(&before), PMPI_Errhandler_free(&after);
+    failing_call(bad, "MPI_Type_commit", "a datatype of MPI: ");
+    failing_call(bad, "MPI_Isend", "MPI_Isend: ");
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    CHECK_OK(mesh_parse(&m, "x=-1", size, &err), err);
+    if (net.base.rank == bad) failing = "MPI_Comm_set_errhandler", failing_after = 0;
+    status = mesh_comm_open(&c, &net.base, &m, NULL, &err);
+    failing = NULL;
+    if (net.base.rank == bad) CHECK_INT(status, MESH_ERR_TRANSPORT);
+    if (net.base.rank == bad) CHECK_HAS(err.text, "MPI_Comm_set_errhandler: ");
+    if (status == MESH_OK) mesh_comm_close(&c);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (net.base.rank == bad) failing = "MPI_Isend", failing_after = 0; /* goodbye, to the first */
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    failing = NULL;
+    failing_call(bad, "MPI_Testsome", "MPI_Testsome: ");
+    failing_call(bad, "MPI_Improbe", "MPI_Improbe: ");
+    failing_call(bad, "MPI_Get_elements_x", "MPI_Get_elements_x: ");
+}
+
+#endif /* T_MPI_FAILING_H */
