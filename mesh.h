@@ -52,7 +52,7 @@ BEHIND IT
     mesh/degrees.h  a mesh from degrees of parallelism
     mesh/show.h     pictures of meshes
     mesh/layout.h   how tensors lie on meshes: layouts, boxes, tensors; by way of mesh/spec.h
-    mesh/explain.h  plans that move them from one layout to another, as tables; by way of mesh/plan.h, cost.h, route.h, topology.h
+    mesh/explain.h  plans that move them from one layout to another, as tables; by way of mesh/plan.h, cost.h, split.h, route.h, topology.h
 */
 #if !defined(MESH_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_IMPLEMENTED))
 #include "mesh/base.h"

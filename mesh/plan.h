@@ -1,6 +1,6 @@
 /* mesh/plan.h - the search: plans that move a tensor from one layout to another. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes cost.h. No allocation, no floating point. Knows no rank's memory.
+   Includes cost.h, split.h. No allocation, no floating point. Knows no rank's memory.
 
 DO THIS
     Nothing: mesh.h includes it. To run a plan, mesh_redistribute (mesh_collectives.h).
@@ -36,6 +36,7 @@ CONVENTIONS
 */
 #if !defined(MESH_PLAN_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_PLAN_IMPLEMENTED))
 #include "cost.h"
+#include "split.h"
 #endif
 
 #ifndef MESH_PLAN_H
@@ -64,7 +65,7 @@ enum {
     MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
     MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
     MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
-    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024, or than 50 ms of counting */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024 of a kind, or than 50 ms of counting */
 };
 
 /* The best plan under the cap. ARGUMENT: specs that do not fit mesh and shape, one partial op to another, R -> P(avg) or
@@ -194,58 +195,6 @@ MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
     }
     scratch = mesh__add64(scratch, d->copies[p->step[n - 1].kind == MESH_STEP_REDUCE]);
     return scratch ? mesh__add64(scratch, 64) : 0; /* 64: alignment */
-}
-
-/* The axes that one axis is split into, outermost first. They are found by where they lie: they may stand in the order of another mesh. */
-MESH__PRIVATE int mesh__split_axes(const mesh *whole, int axis, const mesh *split, uint8_t *list) {
-    const mesh_axis *a = &whole->axis[axis];
-    int n = 0, i, j, k;
-    for (k = a->first; k < a->first + a->modes; k++) {
-        int first = n, shape = whole->mode[k].shape, stride = whole->mode[k].stride;
-        for (i = 0; i < split->naxes; i++) {
-            int at = split->axis[i].modes ? split->mode[split->axis[i].first].stride : 0;
-            if (!at || at % stride || at / stride >= shape) continue;
-            for (j = n++; j > first && split->mode[split->axis[list[j - 1]].first].stride < at; j--)
-                list[j] = list[j - 1];
-            list[j] = (uint8_t)i;
-        }
-    }
-    if (!a->modes && (i = mesh_axis_find(split, a->name)) >= 0 && !split->axis[i].modes) list[n++] = (uint8_t)i;
-    return n;
-}
-
-/* What a spec says of the axes of the mesh whose axes are split. */
-MESH__PRIVATE mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, const mesh *split) {
-    mesh_spec r = *s;
-    int i, j, d, n, parts;
-    uint8_t list[MESH_MAX_AXES], part[MESH_MAX_AXES];
-    r.naxes = (uint8_t)split->naxes;
-    for (i = 0; i < split->naxes; i++) r.axis[i] = mesh_replicate();
-    for (i = 0; i < whole->naxes; i++)
-        for (parts = mesh__split_axes(whole, i, split, part), j = 0; j < parts; j++) r.axis[part[j]] = s->axis[i];
-    for (d = 0; d < MESH_MAX_DIMS; d++) {
-        int order = 0;
-        for (n = mesh__dim_axes(s, d, list), i = 0; i < n; i++)
-            for (parts = mesh__split_axes(whole, list[i], split, part), j = 0; j < parts; j++)
-                r.axis[part[j]] = mesh_shard_at(d, order++);
-    }
-    return r;
-}
-
-/* Do the shards of every dim divide it? split: of every dim that an axis shards which is split there, so that its parts cut it the same way. */
-MESH__PRIVATE int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
-    int64_t n[MESH_MAX_DIMS];
-    uint8_t part[MESH_MAX_AXES];
-    int i, d, matters[MESH_MAX_DIMS];
-    for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1, matters[d] = !split;
-    for (i = 0; i < m->naxes; i++) {
-        if (s->axis[i].kind != MESH_SHARD) continue;
-        n[s->axis[i].dim] *= m->axis[i].size;
-        if (split) matters[s->axis[i].dim] |= mesh__split_axes(m, i, split, part) > 1;
-    }
-    for (d = 0; d < v->ndim; d++)
-        if (matters[d] && v->shape[d] % n[d]) return 0;
-    return 1;
 }
 
 /* Is at[split] the mesh at[whole] with its axes split? */
@@ -474,66 +423,6 @@ MESH__PRIVATE void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f
         d = mesh__best_dim(p, m, f, list[i]);
         f->axis[d][f->count[d]++] = list[i];
     }
-}
-
-/* "dp_0", or the next such name that neither mesh has. */
-MESH__PRIVATE void mesh__part_name(char *name, const mesh *m, const mesh *r, const char *whole, int *part) {
-    do {
-        mesh__text t = mesh__text_on(name, MESH_NAME_BYTES);
-        int digits = mesh__digits(*part);
-        mesh__put(&t, "%s", whole);
-        if (t.len > (size_t)(MESH_NAME_BYTES - 2 - digits)) t.len = (size_t)(MESH_NAME_BYTES - 2 - digits);
-        mesh__put(&t, "_%d", (*part)++);
-    } while (mesh_axis_find(m, name) >= 0 || mesh_axis_find(r, name) >= 0);
-}
-
-/* How many of the `shape` ranks `stride` apart lie within the next place where an axis of `other` begins; 1: there is none. */
-MESH__PRIVATE int mesh__cut_below(const mesh *other, int shape, int stride) {
-    int k, end, inner = 1, at;
-    for (k = 0; other && k < other->nmodes; k++)
-        for (end = 0; end < 2; end++) {
-            at = other->mode[k].stride;
-            if (end && at > INT32_MAX / other->mode[k].shape) continue;
-            at *= end ? other->mode[k].shape : 1;
-            if (at % stride == 0 && at / stride > inner && at / stride < shape && shape % (at / stride) == 0)
-                inner = at / stride;
-        }
-    return inner;
-}
-
-/* Every axis split into factors of `primes` prime factors each, outermost first; none reaches across where an axis of `other` (NULL: none)
-   begins. Returns 0 if nothing is split, -1 if there are too many. */
-MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes, const mesh *other) {
-    int i, k, n, more = 0;
-    mesh__start(r, m);
-    for (i = 0; i < m->naxes; i++) {
-        int part = 0, parts = 0;
-        for (k = m->axis[i].first; k < m->axis[i].first + m->axis[i].modes; k++) {
-            int shape = m->mode[k].shape;
-            while (shape > 1) {
-                char name[MESH_NAME_BYTES];
-                int factor = 1, prime = 2, outer = shape / mesh__cut_below(other, shape, m->mode[k].stride);
-                for (n = 0; n < primes && outer > 1; n++) {
-                    while (outer % prime && prime <= outer / prime) prime++;
-                    if (outer % prime) prime = outer;
-                    outer /= prime;
-                    factor *= prime;
-                }
-                shape /= factor;
-                if (r->naxes == MESH_MAX_AXES) return -1;
-                mesh__part_name(name, m, r, m->axis[i].name, &part);
-                mesh__axis_add(r, name);
-                mesh__mode_add(r, factor, m->mode[k].stride * shape);
-                parts++;
-            }
-        }
-        if (parts == 0) {
-            if (r->naxes == MESH_MAX_AXES) return -1;
-            mesh__axis_add(r, m->axis[i].name);
-        }
-        more |= parts > 1;
-    }
-    return !mesh__finish(r) && more;
 }
 
 /* Every axis split into its prime factors, or, were that more than 16 axes, into larger ones. Returns 0 if nothing is split. */
@@ -827,27 +716,80 @@ MESH__PRIVATE void mesh__places(mesh__search *q, int on, const mesh_spec *from, 
     }
 }
 
-/* Where sizes do not divide and only bytes count: one sharded axis moves to another dim first, the summands as they are, which may leave
-   room to reduce where the sum is wanted. */
-MESH__PRIVATE void mesh__move_first(mesh__search *q, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+/* Can what is left to do be had for less than the plans found? The worst rank receives what it lacks, of a sum one summand of each value. */
+MESH__PRIVATE int mesh__is_worth(mesh__search *q) {
     mesh_plan *p = &q->path;
-    const mesh *m = &p->at[0];
-    int i, d, start = p->nsteps;
-    if (mesh__is_even(&p->view, m, from, NULL) && mesh__is_even(&p->view, m, to, NULL)) return;
-    for (i = 0; i < m->naxes; i++)
-        for (d = 0; d < p->view.ndim && from->axis[i].kind == MESH_SHARD; d++) {
-            mesh__form f = mesh__form_of(from);
-            int was = from->axis[i].dim, k, kept;
-            mesh_spec spec;
-            if (d == was || p->view.shape[d] == 1 || m->axis[i].size == 1 || q->best[0].bytes <= q->bound) continue;
-            for (k = kept = 0; k < f.count[was]; k++)
-                if (f.axis[was][k] != i) f.axis[was][kept++] = f.axis[was][k];
-            f.count[was] = (uint8_t)kept;
-            f.axis[d][f.count[d]++] = (uint8_t)i;
-            spec = mesh__spec_of(&f, from);
-            if (mesh__push(q, 0, &spec)) mesh__places(q, 0, &spec, to, reduced);
-            mesh__pop(q, start);
+    int k = p->nsteps;
+    int64_t least = 0;
+    mesh_moves route;
+    mesh_box box;
+    if (k + 1 == MESH_MAX_STEPS) return 0;
+    if (q->found < q->cap || q->d->scratch_cap) return 1;
+    p->step[k].on = 1;
+    p->step[k].spec = p->view.to;
+    p->nsteps++;
+    mesh__moves_layouts(&route, p, k);
+    box = mesh__largest_box(p, k + 1);
+    p->nsteps--;
+    if (route.summands == 1)
+        least = mesh__step_least(p, &route);
+    else if (!route.placed.n && !route.to_zero.n)
+        least = mesh_box_count(&box) * p->elem_bytes;
+    return mesh__add64(p->bytes, least) < q->best[q->found - 1].bytes;
+}
+
+MESH__PRIVATE void mesh__every_layout(mesh__search *q, int on, const mesh_spec *from, int more);
+
+/* The axes from `axis` on, each whole, partial where it is so before, or sharding a dim at any place among the others there. s: the axes that
+   shard nothing. from: the layout reached, if it is on this mesh. */
+MESH__PRIVATE void mesh__every_place(mesh__search *q, int on, const mesh_spec *from, mesh__form *f, mesh_spec *s,
+                                     int axis, int more) {
+    const mesh_plan *p = &q->path;
+    int d, k, i, start = p->nsteps;
+    if (q->best[0].bytes <= q->bound) return;
+    if (q->tries >= MESH__TRIES || q->work > MESH__WORK) {
+        q->limited |= MESH_LIMIT_TRIES;
+        return;
+    }
+    if (axis == s->naxes) {
+        mesh_spec spec = mesh__spec_of(f, s);
+        q->tries++;
+        if ((from && mesh__same_places(&spec, from)) || !mesh__push(q, on, &spec)) return;
+        if (!more)
+            mesh__finish_path(q);
+        else if (mesh__is_worth(q))
+            mesh__every_layout(q, on, &spec, more - 1);
+        mesh__pop(q, start);
+        return;
+    }
+    if (from && from->axis[axis].kind == MESH_PARTIAL) {
+        s->axis[axis] = from->axis[axis];
+        mesh__every_place(q, on, from, f, s, axis + 1, more);
+    }
+    s->axis[axis] = mesh_replicate();
+    mesh__every_place(q, on, from, f, s, axis + 1, more);
+    for (d = 0; d < p->view.ndim && p->at[on].axis[axis].size > 1; d++) {
+        k = f->count[d]++;
+        f->axis[d][k] = (uint8_t)axis;
+        for (;; k--) { /* from the innermost place to the outermost */
+            mesh__every_place(q, on, from, f, s, axis + 1, more);
+            if (k == 0) break;
+            f->axis[d][k] = f->axis[d][k - 1];
+            f->axis[d][k - 1] = (uint8_t)axis;
         }
+        for (i = 1, f->count[d]--; i <= f->count[d]; i++) f->axis[d][i - 1] = f->axis[d][i];
+    }
+}
+
+/* By way of every layout, and of `more` others behind it, on the mesh of the one reached or on the destination's. */
+MESH__PRIVATE void mesh__every_layout(mesh__search *q, int on, const mesh_spec *from, int more) {
+    int next;
+    for (next = on; next < 2; next += q->same[0][1] ? 2 : 1) {
+        mesh__form f = MESH_ZERO;
+        mesh_spec s = q->path.view.to;
+        s.naxes = (uint8_t)q->path.at[next].naxes;
+        mesh__every_place(q, next, next == on ? from : NULL, &f, &s, 0, more);
+    }
 }
 
 MESH__PRIVATE void mesh__search_all(mesh__search *q) {
@@ -858,7 +800,7 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
              replicated = mesh__axes_of_kind(m, from, MESH_REPLICATE), used;
     uint8_t list[MESH_MAX_AXES];
     mesh_spec split_from, split_to;
-    int n, code, i, every, split = q->same[2][2], like = q->same[2][3] && q->same[3][3];
+    int n, d, code, i, every, uneven = !q->same[0][1], split = q->same[2][2], like = q->same[2][3] && q->same[3][3];
     if (split) split_from = mesh__spec_split(from, m, &p->at[2]);
     if (like) split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
     if (partial) {
@@ -881,10 +823,14 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
                         used ? mesh__axes_of_kind(&p->at[2], &split_from, MESH_REPLICATE) : 0);
     }
     mesh__places(q, 0, from, q->same[0][1] ? to : NULL, partial);
-    if (partial && q->bytes_only && q->found && q->same[0][1]) mesh__move_first(q, from, to, partial);
     if (split)
         mesh__places(q, 2, &split_from, like ? &split_to : NULL,
                      mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to));
+    for (d = 0; d < p->view.ndim; d++) uneven |= p->view.shape[d] % m->size || p->view.shape[d] % p->at[1].size;
+    for (n = 0; n < 2 && uneven && q->bytes_only && q->found; n++) { /* else the ways above are the best */
+        q->tries = 0;
+        mesh__every_layout(q, 0, from, n);
+    }
 }
 
 /* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
@@ -976,91 +922,6 @@ MESH__PRIVATE uint64_t mesh__plan_hash(const mesh_plan *p) {
             mesh__mix(h, (uint64_t)p->topology.level[k].ranks),
             mesh__mix((uint64_t)p->topology.level[k].latency_ps, (uint64_t)p->topology.level[k].ps_per_byte_16));
     return h;
-}
-
-MESH__PRIVATE mesh_view mesh__whole_view(const mesh_plan *p) {
-    mesh_view v;
-    int d;
-    v.from = mesh__spec_plain(&p->from);
-    v.to = mesh__spec_plain(&p->to);
-    v.ndim = p->ndim;
-    v.zero = 0;
-    for (d = 0; d < MESH_MAX_DIMS; d++) {
-        v.dim[d] = (uint8_t)(d < p->ndim ? d : 0);
-        v.shape[d] = d < p->ndim ? p->shape[d] : 0;
-    }
-    return v;
-}
-
-/* Products of the sizes of the first 0, 1, ... axes that shard a dim: where it may be cut. Returns how many axes, or 0 if their shards
-   differ in size. */
-MESH__PRIVATE int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec *s, int dim, int64_t *cut) {
-    uint8_t list[MESH_MAX_AXES];
-    int i, n = mesh__dim_axes(s, dim, list);
-    for (cut[0] = 1, i = 0; i < n; i++) cut[i + 1] = mesh__mul64(cut[i], m->axis[list[i]].size);
-    return p->shape[dim] % cut[n] ? 0 : n;
-}
-
-/* Can axes with these cuts (n of them) shard a dim that is taken apart at `at`? One axis must not lie on both sides. */
-MESH__PRIVATE int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
-    int i;
-    for (i = 0; i <= n; i++)
-        if (cut[i] == at) return 1;
-    return cut[n] < at && at % cut[n] == 0; /* all of them are outside */
-}
-
-/* The layout's spec with dim d of the view, taken apart at `at`, as two dims. */
-MESH__PRIVATE mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int d, int64_t at) {
-    mesh_spec r = *s;
-    uint8_t list[MESH_MAX_AXES];
-    int i, n, outer = 0;
-    int64_t cut = 1;
-    for (i = 0; i < r.naxes; i++)
-        if (r.axis[i].kind == MESH_SHARD && r.axis[i].dim > d) r.axis[i].dim++;
-    for (n = mesh__dim_axes(s, d, list), i = 0; i < n; i++) {
-        cut *= m->axis[list[i]].size;
-        if (cut <= at)
-            outer++;
-        else
-            r.axis[list[i]] = mesh_shard_at(d + 1, i - outer);
-    }
-    return r;
-}
-
-/* Take dims apart where an axis that shards them ends, on either side, if the other side allows it. Returns whether there are any. */
-MESH__PRIVATE int mesh__split_dims(mesh_plan *p) {
-    mesh_view *v = &p->view;
-    int d, side, i, k, n[2], dim = 0;
-    for (d = 0; d < p->ndim; d++, dim++) {
-        int64_t cut[2][MESH_MAX_AXES + 1], inner = p->shape[d], done = 1;
-        uint8_t list[MESH_MAX_AXES];
-        for (side = 0; side < 2; side++) {
-            const mesh_spec *s = side ? &p->to : &p->from;
-            n[side] = mesh__cuts(p, &p->at[side], s, d, cut[side]);
-            if (!n[side] && mesh__dim_axes(s, d, list)) break;
-        }
-        if (side < 2) continue; /* uneven */
-        for (;;) {              /* the next cut of either side that both allow */
-            int64_t at = INT64_MAX;
-            for (side = 0; side < 2; side++)
-                for (i = 1; i < n[side]; i++)
-                    if (cut[side][i] > done && cut[side][i] < at && cut[side][i] % done == 0 &&
-                        mesh__cut_fits(cut[!side], n[!side], cut[side][i]))
-                        at = cut[side][i];
-            if (at == INT64_MAX || v->ndim == MESH_MAX_DIMS) break;
-            v->from = mesh__spec_apart(&p->at[0], &v->from, dim, at / done);
-            v->to = mesh__spec_apart(&p->at[1], &v->to, dim, at / done);
-            for (k = v->ndim++; k > dim; k--) {
-                v->shape[k] = v->shape[k - 1];
-                v->dim[k] = v->dim[k - 1];
-            }
-            inner /= at / done;
-            v->shape[dim] = at / done;
-            v->shape[++dim] = inner;
-            done = at;
-        }
-    }
-    return v->ndim > p->ndim;
 }
 
 /* Two meshes of the same ranks whose axes can be split into the same ones: both are, and a layout on either can be compared with one on the other. */

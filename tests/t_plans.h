@@ -736,13 +736,107 @@ static void test_topology_text(void) {
     }
 }
 
+/* ---- where only bytes count, no way by up to two layouts between moves fewer ---- */
+
+enum { MOST_WAYS = 40 };
+typedef struct way_list {
+    mesh_spec spec[MOST_WAYS];
+    int n;
+} way_list;
+
+static void way_add(const mesh_spec *s, void *to) {
+    way_list *l = to;
+    CHECK(l->n < MOST_WAYS);
+    l->spec[l->n++] = *s;
+}
+
+static int is_partial(const mesh_spec *s) {
+    int i, n = 0;
+    for (i = 0; i < s->naxes; i++) n += s->axis[i].kind == MESH_PARTIAL;
+    return n;
+}
+
+/* The worst rank's bytes from one layout straight to another; -1 where that cannot be. */
+static int64_t straight(const mesh *m, const mesh_spec *from, const mesh_spec *to, const int *shape) {
+    static mesh_plan p;
+    mesh_topology bytes = plan_bytes_only();
+    plan_ask d = MESH_ZERO;
+    mesh_error err;
+    int i;
+    for (i = 0; i < m->naxes; i++)
+        if (to->axis[i].kind == MESH_PARTIAL && from->axis[i].kind != MESH_PARTIAL) return -1;
+    d.src = m, d.from = from, d.to = to, d.ndim = 2, d.shape[0] = shape[0], d.shape[1] = shape[1];
+    d.topology = &bytes;
+    CHECK_OK(ask_plan(&p, &d, &err), err);
+    p.nsteps = 1;
+    p.step[0].spec = p.view.to;
+    p.step[0].on = 1;
+    p.step[0].rounds = 1;
+    p.step[0].kind = MESH_STEP_MOVE;
+    for (i = 0; i < m->naxes; i++)
+        if (from->axis[i].kind == MESH_PARTIAL && to->axis[i].kind != MESH_PARTIAL) p.step[0].kind = MESH_STEP_REDUCE;
+    return mesh_plan_measure(&p);
+}
+
+static void every_way_between(const mesh *m, const int *shape) {
+    static way_list ways;
+    static int64_t by[3][MOST_WAYS][MOST_WAYS];
+    mesh_topology bytes = plan_bytes_only();
+    const mesh_spec *list = ways.spec;
+    int i, j, k, l, n;
+    ways.n = 0;
+    n = every_spec(m, 2, 1, way_add, &ways);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < n; k++) by[0][i][k] = straight(m, &list[i], &list[k], shape);
+    for (l = 1; l < 3; l++)
+        for (i = 0; i < n; i++)
+            for (k = 0; k < n; k++) {
+                by[l][i][k] = by[l - 1][i][k];
+                for (j = 0; j < n; j++) {
+                    int64_t way = by[l - 1][i][j] + by[0][j][k];
+                    if (by[l - 1][i][j] < 0 || by[0][j][k] < 0) continue;
+                    if (by[l][i][k] < 0 || way < by[l][i][k]) by[l][i][k] = way;
+                }
+            }
+    for (i = 0; i < n; i++)
+        for (k = 0; k < n; k++) {
+            static mesh_plan plan;
+            plan_ask d = MESH_ZERO;
+            mesh_error err;
+            char from[128], to[128];
+            d.src = m, d.from = &list[i], d.to = &list[k], d.ndim = 2, d.shape[0] = shape[0], d.shape[1] = shape[1];
+            d.topology = &bytes;
+            if (is_partial(&list[k])) continue;
+            CHECK_OK(ask_plan(&plan, &d, &err), err);
+            if (mesh_plan_measure(&plan) <= by[2][i][k] && plan.limited == 0) continue;
+            mesh_spec_format(&list[i], m, from, sizeof from);
+            mesh_spec_format(&list[k], m, to, sizeof to);
+            test_fail(__FILE__, __LINE__, "%dx%d on %d ranks, %s to %s: %lld bytes planned, %lld are possible",
+                      shape[0], shape[1], m->size, from, to, (long long)mesh_plan_measure(&plan),
+                      (long long)by[2][i][k]);
+        }
+}
+
+static void test_plan_every_way(void) {
+    static const char *const meshes[] = {"x=6", "x=5", "x=2,y=2", "x=2,y=3", "x=4,y=2"};
+    static const int shapes[][2] = {{1, 1}, {2, 3}, {3, 3}, {4, 6}, {7, 5}, {10, 3}, {12, 7}};
+    size_t a, b;
+    for (a = 0; a < sizeof meshes / sizeof *meshes; a++)
+        for (b = 0; b < sizeof shapes / sizeof *shapes; b++) {
+            mesh_error err;
+            mesh m;
+            CHECK_OK(mesh_parse(&m, meshes[a], 0, &err), err);
+            every_way_between(&m, shapes[b]);
+        }
+}
+
 static const test_case plans_tests[] = {
     {"plan/topology_text", test_topology_text, 0},
     {"plan/law/candidates", test_plan_candidates, 0}, {"plan/law/least", test_plan_least, 0},
     {"plan/law/rounds", test_plan_rounds, 0},         {"plan/law/turns", test_plan_turns, 0},
     {"plan/law/own_replica", test_plan_own_replica, 0},
     {"plan/law/hash", test_plan_hash_fields, 0},      {"plan/law/topologies", test_plan_topologies, 0},
-    {"plan/law/explain", test_plan_explain, 0},
+    {"plan/law/explain", test_plan_explain, 0},       {"plan/law/every_way", test_plan_every_way, 0},
 };
 
 #endif
