@@ -39,7 +39,7 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *degrees, con
 
 /* Factor `size` into `ndims` dims as close to each other as possible, non-increasing; dims given above 0 are kept.
    ARGUMENT: size < 1, more than 16 dims, a negative dim, fixed dims that do not divide size. Source: MPI_Dims_create, MPI-4.1 section 8.5.2;
-   where implementations differ, the smallest largest dim wins, then the smallest second (as MPICH). */
+   as close as MPICH understands it: the least distance from the largest to the smallest, then the largest smallest, then the smallest first ones. */
 MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err);
 
 #ifdef __cplusplus
@@ -352,21 +352,44 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     return MESH_OK;
 }
 
-/* Factor n into k dims, none above `most`: the lexicographically smallest non-increasing list. `divisor` holds all of the size's
+/* `base` to the k-th power, or n where that is less. */
+MESH__RARE int64_t mesh__power(int base, int k, int n) {
+    int64_t reach = 1;
+    for (; k > 0 && reach < n; k--) reach *= base;
+    return reach < n ? reach : n;
+}
+
+/* Factor n into k dims from `least` to `most`: the lexicographically smallest non-increasing list. `divisor` holds all of the size's
    divisors in ascending order. Returns 0 where there is none. */
-MESH__RARE int mesh__factor(int n, int k, int most, const int *divisor, int ndivisors, int *out) {
+MESH__RARE int mesh__factor(int n, int k, int least, int most, const int *divisor, int ndivisors, int *out) {
     int i;
     if (k == 0) return n == 1;
+    if (mesh__power(least, k, INT32_MAX) > n) return 0;
     for (i = 0; i < ndivisors && divisor[i] <= most; i++) {
-        int64_t reach = 1;
-        int j;
-        if (n % divisor[i]) continue;
-        for (j = 0; j < k && reach < n; j++) reach *= divisor[i];
-        if (reach < n) continue;
+        if (n % divisor[i] || mesh__power(divisor[i], k, n) < n) continue;
         out[0] = divisor[i];
-        if (mesh__factor(n / divisor[i], k - 1, divisor[i], divisor, ndivisors, out + 1)) return 1;
+        if (mesh__factor(n / divisor[i], k - 1, least, divisor[i], divisor, ndivisors, out + 1)) return 1;
     }
     return 0;
+}
+
+/* Factor n into k dims: the least distance from the largest to the smallest, then the largest smallest, then the smallest first ones. */
+MESH__RARE void mesh__balance(int n, int k, const int *divisor, int ndivisors, int *out) {
+    int i, j, root = 0, best = n;
+    int found[MESH_MAX_AXES];
+    while (root + 1 < ndivisors && mesh__power(divisor[root + 1], k, INT32_MAX) <= n) root++;
+    for (i = root; i < ndivisors && divisor[i] - divisor[root] <= best; i++) {
+        int most = divisor[i];
+        if (mesh__power(most, k, n) < n || !mesh__factor(n / most, k - 1, 1, most, divisor, ndivisors, found + 1))
+            continue;
+        for (j = root; j >= 0 && most - divisor[j] <= best; j--) {
+            if (!mesh__factor(n / most, k - 1, divisor[j], most, divisor, ndivisors, found + 1)) continue;
+            best = most - divisor[j];
+            found[0] = most;
+            for (j = 0; j < k; j++) out[j] = found[j];
+            break;
+        }
+    }
 }
 
 MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err) {
@@ -401,8 +424,7 @@ MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error
         if (rest / i != i) large[nlarge++] = rest / i;
     }
     while (nlarge) divisor[n++] = large[--nlarge];
-    if (!mesh__factor(rest, nfree, rest, divisor, n, out))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: no factorisation");
+    if (nfree) mesh__balance(rest, nfree, divisor, n, out);
     for (i = 0; i < nfree; i++) dims[free_dim[i]] = out[i];
     return MESH_OK;
 }
