@@ -339,7 +339,8 @@ static void doctor_tuning(doctor *d) {
 
 static void doctor_environment(doctor *d) {
     static const mesh_socket_desc none = MESH_ZERO;
-    static const char *const numbers[] = {"MESH_TIMEOUT", "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD"};
+    static const char *const numbers[] = {"MESH_TIMEOUT", "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD", "MESH_LISTEN_FD",
+                                          "MESH_MPI_NATIVE"};
     const char *lanes = getenv("MESH_SOCKET_LANES");
     mesh_env where;
     mesh_error err;
@@ -354,9 +355,9 @@ static void doctor_environment(doctor *d) {
     if (where.launcher != MESH_LAUNCHER_NONE) doctor_address(d, &where);
     doctor_trace(d);
     doctor_secret(d);
-    for (i = 0; i < 3; i++) {
-        int seconds;
-        if (mesh__env_number(numbers[i], "number", &seconds, &err) < 0)
+    for (i = 0; i < 5; i++) {
+        int number;
+        if (mesh__env_number(numbers[i], "number", &number, &err) < 0)
             doctor_say(d, DOCTOR_ERROR, "numbers", "unset it, or give a whole number", "%s", err.text);
     }
     if (lanes && *lanes && strcmp(lanes, "tcp") && strcmp(lanes, "unix") && strcmp(lanes, "auto"))
