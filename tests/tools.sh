@@ -239,7 +239,12 @@ refuses "doctor: a secret's file that is none" '"level":"ERROR"' env MESH_SECRET
 refuses "doctor: a secret's file that no rank takes" "MESH_SECRET_FILE names \"/dev/null\": it is empty" env MESH_SECRET= MESH_SECRET_FILE=/dev/null $mesh doctor
 refuses "doctor: a secret that is too long" "MESH_SECRET has 300 bytes; at most 255" env MESH_SECRET=$(printf %0300d 0) $mesh doctor
 refuses "doctor: an empty secret, and another host" "is beyond loopback, and there is no secret" env MESH_SECRET= MESH_SECRET_FILE= RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=29500 $mesh doctor
-refuses "doctor: a number that is none" 'MESH_TIMEOUT is' env MESH_TIMEOUT=abc $mesh doctor
+for name in TIMEOUT OPEN_TIMEOUT PROGRESS_THREAD LISTEN_FD MPI_NATIVE; do
+    refuses "doctor: a number that is none: MESH_$name" "MESH_$name is \"abc\"" env MESH_$name=abc $mesh doctor
+done
+step "doctor leaves a trace that is there" bash -c "rm -rf $out/looked && mkdir $out/looked && echo kept >$out/looked/rank-0.json && echo 'all_reduce ranks<=* bytes<=* ring' >$out/looked.txt &&
+    MESH_TRACE=$out/looked MESH_TUNING=$out/looked.txt $mesh doctor | grep -q 'looked.txt: 1 rows' && [ \$(cat $out/looked/rank-0.json) = kept ]"
+step "doctor: a table is not blamed for another variable" bash -c "echo 'all_reduce ranks<=* bytes<=* ring' >$out/blamed.txt; MESH_TIMEOUT=abc MESH_TUNING=$out/blamed.txt $mesh doctor >$out/blamed; [ \$? = 1 ] && grep -q 'blamed.txt: 1 rows' $out/blamed"
 step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $mesh doctor | grep -E 'ERROR|MESH_SECRET has'"
 refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
 step "doctor: how many ranks a limit of descriptors is for" bash -c "ulimit -n 64 && $mesh doctor | grep -q 'at most 64: mesh run starts no more than 24 ranks' && $mesh run -n 24 -- true && ! $mesh run -n 25 -- true"

@@ -324,7 +324,6 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mp
     int64_t deadline = mesh_mpi__clock() + patience;
     mesh_error why;
     mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &o->made[0], &s->world, deadline, &why);
-    const char *native = getenv("MESH_MPI_NATIVE");
     if (status == MESH_OK)
         status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &o->made[1], &s->control, deadline, &why);
     if (status != MESH_OK && own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
@@ -333,7 +332,6 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mp
         return status;
     }
     if (own == MESH_OK) own = mesh_mpi__begin_alone(s, err);
-    s->native = native && strcmp(native, "0");
     if (!s->native) t->caps |= MESH_CAP_PENDING; /* of its collectives MPI tells neither */
     if (!s->native && s->check_bits >= MESH_MPI__SURE) t->caps |= MESH_CAP_CHECK;
     return mesh_mpi__hosts(s, o, own, deadline, err);
@@ -367,7 +365,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     mesh_status status;
     mesh_error why;
     mesh_mpi__opening *o;
-    int up = 0, down = 0, inter = 0, n = 0, seconds = 0, patience = 0;
+    int up = 0, down = 0, inter = 0, n = 0, seconds = 0, patience = 0, native = 0;
     if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the transport is NULL");
     memset(net, 0, sizeof *net);
     MPI_Initialized(&up);
@@ -391,7 +389,8 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
         return mesh__fail(err, MESH_ERR_MEMORY, net->base.rank, "mesh_mpi_open: no memory");
     }
     if (mesh__env_number("MESH_TIMEOUT", "number of seconds", &seconds, &why) < 0 ||
-        mesh__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &patience, &why) < 0)
+        mesh__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &patience, &why) < 0 ||
+        mesh__env_number("MESH_MPI_NATIVE", "number", &native, &why) < 0)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, net->base.rank, "mesh_mpi_open: %s", why.text);
     if (!mesh_mpi__world.open++) {
         if (MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before) != MPI_SUCCESS)
@@ -403,6 +402,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     s->net = net;
     s->world = s->control = MPI_COMM_NULL;
     s->ranks = MPI_GROUP_NULL;
+    s->native = native != 0;
     net->impl = s;
     net->base.size = n;
     net->base.ops = &mesh_mpi__ops;
