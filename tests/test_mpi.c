@@ -1085,6 +1085,7 @@ static const test_case tests[] = {
     {"mpi/stopped", test_stopped_rank, 0},
     {"mpi/late_opener", test_late_opener, 0},
     {"mpi/failing", test_failing, 0},
+    {"mpi/group_given_up", test_group_given_up, 0},
     /* Those of test_mesh that have ranks over TCP. */
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},

@@ -45,8 +45,9 @@ ERRORS
     had met its message (MPI takes no such one back; it is waited for 0.2 s) stay MPI's until mesh_mpi_close, or until MPI_Finalize where that is
     TIMEOUT: their buffers must then live as long, and what was being received may still be written there. Where a rank does not close, communicators
     are left to MPI_Finalize.
-    Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline: for the communicator of a group whose ranks have just
-    agreed on it.
+    Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline, for MPI has no nonblocking call that makes the communicator of
+    a group: MPI_Comm_create_group. It is called once all its ranks have said, twice, that they are there and need nothing more: then only a rank that
+    dies inside of it, or where it fails on one rank alone, holds the others.
 */
 #include <mpi.h>
 #if MPI_VERSION < 3

@@ -12,15 +12,18 @@
 /* What a rank says of a group that it opens, and what its first one answers. */
 typedef struct mesh_mpi__vote {
     uint32_t id;
+    int round;               /* 1: of a communicator that is about to be made: all is prepared */
     int status, rank;        /* a mesh_status, and whom it names */
     uint64_t hash;           /* of the ranks in order */
     uint64_t serial;         /* of the communicator that it has for them, 0: none; the one to use */
     uint64_t newest;         /* the greatest it has met */
     uint64_t sent, received; /* messages on the one that it has */
+    uint64_t patience;       /* ns for which the first one waits for the others in the next round */
 } mesh_mpi__vote;
 
 MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
     mesh__wire32(w, &v->id);
+    mesh__wire_int(w, &v->round);
     mesh__wire_int(w, &v->status);
     mesh__wire_int(w, &v->rank);
     mesh__wire64(w, &v->hash);
@@ -28,6 +31,7 @@ MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
     mesh__wire64(w, &v->newest);
     mesh__wire64(w, &v->sent);
     mesh__wire64(w, &v->received);
+    mesh__wire64(w, &v->patience);
 }
 
 /* Has a rank ended this comm? With its words; the engine has yet to read them. */
@@ -79,6 +83,7 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
     unsigned char *bytes = s->vote; /* what is given up may still come there */
     const int nbytes = MESH_MPI__VOTE_BYTES;
     uint32_t id = v->id;
+    int round = v->round;
     mesh__wire w;
     MPI_Request r;
     mesh_status status;
@@ -98,54 +103,85 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
         if (status != MESH_OK) return status;
         w = mesh__reading(bytes);
         mesh_mpi__vote_wire(&w, v);
-    } while (v->id < id);
+    } while (v->id < id || (v->id == id && v->round < round));
     return MESH_OK;
+}
+
+/* Another rank than the first says what it has to, and hears what the first has decided. */
+MESH__RARE mesh_status mesh_mpi__follow(mesh_mpi__impl *s, int first, mesh_mpi__vote *v, int64_t deadline,
+                                        mesh_error *why) {
+    uint32_t id = v->id;
+    mesh_status status = mesh_mpi__talk(s, 1, first, MESH_MPI__VOTE, v, deadline, why);
+    if (status == MESH_OK) /* its own deadline comes first: it says more */
+        status = mesh_mpi__talk(s, 0, first, MESH_MPI__VERDICT, v, deadline + MESH_MPI__SECOND, why);
+    if (status != MESH_OK) return status;
+    if (v->id != id) v->status = MESH_ERR_MISMATCH, v->rank = first;
+    if (v->status == MESH_OK) return MESH_OK;
+    return mesh__fail(why, (mesh_status)v->status, v->rank,
+                      v->status == MESH_ERR_TIMEOUT    ? "rank %d has not come before the deadline, or has given up"
+                      : v->status == MESH_ERR_MISMATCH ? "rank %d opens another group"
+                                                       : "rank %d could not open this group; it says why",
+                      v->rank);
+}
+
+/* What one of them has said beside what the first knows. */
+MESH__RARE mesh_status mesh_mpi__counted(mesh_mpi__vote *v, const mesh_mpi__vote *other, int rank, int first,
+                                         mesh_error *why) {
+    if (other->id != v->id || other->hash != v->hash)
+        return mesh__fail(why, MESH_ERR_MISMATCH, rank, "rank %d opens another group than rank %d", rank, first);
+    if (other->status != MESH_OK)
+        return mesh__fail(why, (mesh_status)other->status, rank, "rank %d could not open this group: %s; it says why",
+                          rank, mesh_status_text((mesh_status)other->status));
+    if (other->serial != v->serial) v->serial = 0;
+    if (other->newest > v->newest) v->newest = other->newest;
+    v->sent += other->sent, v->received += other->received;
+    return MESH_OK;
+}
+
+/* Has one of those who have come given up meanwhile? */
+MESH__RARE mesh_status mesh_mpi__all_there(mesh_mpi__impl *s, const int *rank, int n, uint32_t comm, mesh_error *why) {
+    mesh_status status = MESH_OK;
+    mesh_error said;
+    int i;
+    mesh_mpi__look(s);
+    for (i = 1; i < n && status == MESH_OK; i++) {
+        if ((status = mesh_mpi__is_ended(s, comm, rank[i], &said)) != MESH_OK)
+            mesh__fail(why, status, rank[i], "%s", said.text);
+        else if (s->gone[rank[i]])
+            status = mesh__fail(why, MESH_ERR_PEER, rank[i], "rank %d has closed its transport", rank[i]);
+    }
+    return status;
 }
 
 /* The first of the ranks hears what all say and decides; its word is everybody's. */
 MESH__RARE mesh_status mesh_mpi__agree(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v, int64_t deadline,
                                        mesh_error *why) {
-    mesh_status status = MESH_OK;
+    mesh_status status = (mesh_status)v->status, talked;
     mesh_mpi__vote other;
-    mesh_error first;
+    mesh_error first, said;
+    int64_t left;
     int i;
+    if (rank[0] != s->net->base.rank) return mesh_mpi__follow(s, rank[0], v, deadline, why);
     memset(&first, 0, sizeof first);
-    if (rank[0] != s->net->base.rank) {
-        uint32_t id = v->id;
-        status = mesh_mpi__talk(s, 1, rank[0], MESH_MPI__VOTE, v, deadline, why);
-        if (status == MESH_OK) /* its own deadline comes first: it says more */
-            status = mesh_mpi__talk(s, 0, rank[0], MESH_MPI__VERDICT, v, deadline + INT64_C(1000000000), why);
-        if (status == MESH_OK && v->id != id) status = MESH_ERR_MISMATCH, v->rank = rank[0];
-        if (status == MESH_OK && v->status == MESH_OK) return MESH_OK;
-        if (status != MESH_OK && status != MESH_ERR_MISMATCH) return status;
-        return mesh__fail(why, status != MESH_OK ? status : (mesh_status)v->status, v->rank,
-                          v->status == MESH_ERR_TIMEOUT ? "rank %d has not come before the deadline"
-                                                        : "rank %d opens another group, or could not open this one",
-                          v->rank);
-    }
+    first.rank = rank[0];
     for (i = 1; i < n; i++) {
-        mesh_error said;
-        mesh_status talked;
         memset(&other, 0, sizeof other);
         other.id = v->id;
+        other.round = v->round;
         talked = mesh_mpi__talk(s, 0, rank[i], MESH_MPI__VOTE, &other, deadline, &said);
-        if (talked == MESH_OK && (other.id != v->id || other.hash != v->hash))
-            talked = mesh__fail(&said, MESH_ERR_MISMATCH, rank[i], "rank %d opens another group than rank %d", rank[i],
-                                rank[0]);
-        if (talked == MESH_OK && other.serial != v->serial) v->serial = 0;
-        if (talked == MESH_OK && other.newest > v->newest) v->newest = other.newest;
-        if (talked == MESH_OK) v->sent += other.sent, v->received += other.received;
+        if (talked == MESH_OK) talked = mesh_mpi__counted(v, &other, rank[i], rank[0], &said);
         if (talked != MESH_OK && status == MESH_OK) status = talked, first = said;
     }
+    if (status == MESH_OK) status = mesh_mpi__all_there(s, rank, n, v->id >> 8, &first);
     v->status = status;
     v->rank = first.rank;
-    if (v->sent != v->received) v->serial = 0;                       /* what nobody received would be the next user's */
-    if (!v->serial) v->serial = (v->newest + 1) | UINT64_C(1) << 63; /* it is to be made */
+    if (v->sent != v->received) v->serial = 0; /* what nobody received would be the next user's */
+    if (!v->serial) v->serial = (v->newest + 1) | MESH_MPI__MADE;
+    left = deadline - mesh_mpi__clock();
+    v->patience = (uint64_t)(left > MESH_MPI__SECOND ? left : MESH_MPI__SECOND);
     for (i = 1; i < n; i++) {
-        mesh_error said;
-        mesh_status talked;
         other = *v;
-        talked = mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), &said);
+        talked = mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + MESH_MPI__SECOND, &said);
         if (talked == MESH_OK || status != MESH_OK) continue;
         v->status = status = talked, v->rank = rank[i], first = said; /* it does not come: nor do those behind it */
     }
@@ -173,23 +209,40 @@ MESH__RARE mesh_mpi__links *mesh_mpi__links_new(mesh_mpi__impl *s, const int *ra
     return g;
 }
 
-/* A communicator of these ranks: all of them are in this now. */
-MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, uint64_t serial,
+/* A communicator of these ranks. MPI's own wait for them has no deadline. So each first does what may fail, and all hear of all that they are still there: one may
+   have given up since it voted, while others were awaited. */
+MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v,
                                             mesh_mpi__links **out, mesh_error *why) {
-    int me = s->net->base.rank, code;
-    MPI_Group members;
-    MPI_Comm comm = MPI_COMM_NULL;
-    code = MPI_Group_incl(s->ranks, n, rank, &members);
-    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Group_incl", code);
-    code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &comm);
-    MPI_Group_free(&members);
-    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
-    if ((*out = mesh_mpi__links_new(s, rank, n, comm, serial)) == NULL) {
-        MPI_Comm_free(&comm);
-        return mesh__fail(why, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    uint64_t serial = v->serial & ~MESH_MPI__MADE;
+    int me = s->net->base.rank, code = MPI_SUCCESS;
+    int64_t deadline = mesh_mpi__clock() + (int64_t)v->patience;
+    mesh_status own = MESH_OK, status;
+    mesh_error mine;
+    MPI_Group members = MPI_GROUP_NULL;
+    mesh_mpi__links *g = mesh_mpi__links_new(s, rank, n, MPI_COMM_NULL, serial);
+    if (!g)
+        own = mesh__fail(&mine, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    else if ((code = MPI_Group_incl(s->ranks, n, rank, &members)) != MPI_SUCCESS)
+        own = mesh_mpi__fail(&mine, me, "MPI_Group_incl", code);
+    v->round = 1, v->status = own, v->rank = me;
+    v->sent = v->received = 0;
+    if (me != rank[0])
+        deadline += MESH_MPI__MARGIN; /* who gives up has heard nothing from the first, which has ended long since */
+    status = mesh_mpi__agree(s, rank, n, v, deadline, why);
+    if (own != MESH_OK) status = own, *why = mine;
+    if (status == MESH_OK) {
+        code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &g->comm);
+        if (code != MPI_SUCCESS) status = mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
     }
-    if ((code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)) == MPI_SUCCESS) return MESH_OK;
-    (*out)->used = (*out)->spoilt = 1; /* until the transport closes */
+    if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
+    if (status != MESH_OK) {
+        if (g) s->links = g->next;
+        mesh_transport_free(&s->net->base, g);
+        return status;
+    }
+    *out = g;
+    if ((code = MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN)) == MPI_SUCCESS) return MESH_OK;
+    g->used = g->spoilt = 1; /* until the transport closes */
     return mesh_mpi__fail(why, me, "MPI_Comm_set_errhandler", code);
 }
 
@@ -205,7 +258,6 @@ MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const 
 MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
                                             int key, int64_t deadline, void **out, mesh_error *why) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
-    const uint64_t made = UINT64_C(1) << 63;
     mesh_mpi__links *g;
     mesh_mpi__vote v;
     mesh_status status;
@@ -222,10 +274,10 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
     if (g) v.serial = g->serial, v.sent = g->sent, v.received = g->received;
     status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
     if (status == MESH_OK) {
-        if ((v.serial & ~made) > s->serial) s->serial = v.serial & ~made;
-        if (v.serial & made && g) g->used = g->spoilt = 1; /* else the same one would be proposed for ever */
-        g = v.serial & made ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
-        if (!g) status = mesh_mpi__links_make(s, rank, n, v.serial & ~made, &g, why);
+        if ((v.serial & ~MESH_MPI__MADE) > s->serial) s->serial = v.serial & ~MESH_MPI__MADE;
+        if (v.serial & MESH_MPI__MADE && g) g->used = g->spoilt = 1; /* else the same one would be proposed for ever */
+        g = v.serial & MESH_MPI__MADE ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
+        if (!g) status = mesh_mpi__links_make(s, rank, n, &v, &g, why);
     }
     if (status == MESH_OK) {
         g->used = 1;

@@ -30,11 +30,14 @@ enum {
     MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
     MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
     MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
-    MESH_MPI__VOTE_BYTES = 56,
+    MESH_MPI__VOTE_BYTES = 68,
     MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; of a larger one where its post has gaps */
 };
 #define MESH_MPI__PATIENCE INT64_C(60000000000)
 #define MESH_MPI__DROWSY INT64_C(1000000000)
+#define MESH_MPI__SECOND INT64_C(1000000000)
+#define MESH_MPI__MARGIN INT64_C(9000000000) /* between the first rank's patience and the others' with it */
+#define MESH_MPI__MADE (UINT64_C(1) << 63)   /* in a verdict's serial: it is to be made */
 
 typedef struct mesh_mpi__ticket {
     int left, orphaned; /* requests under way; some were left to MPI */
