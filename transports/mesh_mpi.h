@@ -32,7 +32,8 @@ CONCEPTS
                 cannot serve what MPI has not (bf16 and f16, lists, averages' division), what it defines otherwise (minimum and maximum of floats: a NaN
                 is passed on here; sums of integers of 8 and 16 bits, where Open MPI's saturate; minimum and maximum of unsigned ones, which MPICH 4.0 takes for signed), more than 2^31 - 1 elements, and forms with counts per rank.
     groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks, in
-                the same order, until the transport closes: a program that opens groups of ever other ranks comes to the most that MPI has (MPICH: 2,048).
+                the same order. A rank keeps 256 that no group has; of more the one is freed that was used longest ago, once all its ranks have left it.
+                What nobody received in one, and what mesh_mpi_comm has given, stay until the transport closes. MPI has a most (MPICH: 2,048).
     waiting     MPI cannot sleep until something comes. Who waits asks it again and again, leaves its core to others where ranks outnumber the cores or after
                 1 ms, and sleeps for 0.1 ms at a time after a second.
     environment MESH_TIMEOUT, MESH_OPEN_TIMEOUT and MESH_MPI_NATIVE. (A progress thread, MESH_TUNING and MESH_TRACE are the sockets'.)

@@ -1,4 +1,4 @@
-/* mpi/groups.h - a communicator for each list of ranks, made once they have said the same. Part of mesh.h 0.1.0. MIT licence.
+/* mpi/groups.h - a communicator for each list of ranks, made once they have said the same, and given back. Part of mesh.h 0.1.0. MIT licence.
 
    Includes state.h.
 */
@@ -246,14 +246,107 @@ MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, 
     return mesh_mpi__fail(why, me, "MPI_Comm_set_errhandler", code);
 }
 
-MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n, uint64_t serial) {
+/* The oldest that is kept for these ranks. */
+MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n) {
     mesh_mpi__links *g, *found = NULL;
     for (g = s->links; g; g = g->next)
-        if (!g->used && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
-            (serial ? g->serial == serial : !found || g->serial < found->serial))
+        if (!g->used && !g->back && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
+            (!found || g->serial < found->serial))
             found = g;
     return found;
 }
+
+/* ---- // >>given back: MPI has few communicators, and frees one only where all its ranks do. Its first rank hears who uses it no more. */
+
+MESH__RARE void mesh_mpi__back_say(mesh_mpi__impl *s, int rank, int kind, const mesh_mpi__links *g) {
+    unsigned char said[MESH_MPI__BACK_BYTES];
+    mesh__put64(said, g->serial);
+    mesh__put64(said + 8, g->sent);
+    mesh__put64(said + 16, g->received);
+    mesh_mpi__say(s, rank, kind, said, sizeof said); /* else it is kept until the transport closes */
+}
+
+MESH__RARE void mesh_mpi__links_free(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__links **at = &s->links;
+    int i;
+    for (i = 1; i < s->nrequests; i++) /* sends that have ended, which MPI has yet to say */
+        if (s->use[i].links == g) s->use[i].links = NULL;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
+    MPI_Comm_free(&g->comm);
+    mesh_transport_free(&s->net->base, g);
+}
+
+MESH__RARE void mesh_mpi__give_back(mesh_mpi__impl *s, mesh_mpi__links *g);
+
+/* One rank more has; this is the first of them. The others are asked for it. What is still on its way there may meet the next that MPI puts in its place: then
+   all keep it. */
+MESH__RARE void mesh_mpi__has_back(mesh_mpi__impl *s, mesh_mpi__links *g, uint64_t sent, uint64_t received) {
+    int i, all = ++g->nback == g->size;
+    g->balance += sent - received;
+    if (all ? g->balance != 0 : g->nback > 1) return;
+    for (i = 1; i < g->size; i++) mesh_mpi__back_say(s, g->rank[i], all ? MESH_MPI__FREE : MESH_MPI__WANTED, g);
+    if (all) {
+        mesh_mpi__links_free(s, g);
+        return;
+    }
+    g->wanted = 1;
+    if (!g->used) mesh_mpi__give_back(s, g);
+}
+
+/* This rank uses it no more. A copy that the program has is promised until the transport closes. */
+MESH__RARE void mesh_mpi__give_back(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    if (g->back || g->spoilt || g->given != MPI_COMM_NULL || s->parting) return;
+    g->back = 1;
+    if (g->rank[0] == s->net->base.rank)
+        mesh_mpi__has_back(s, g, g->sent, g->received);
+    else
+        mesh_mpi__back_say(s, g->rank[0], MESH_MPI__BACK, g);
+}
+
+MESH__RARE void mesh_mpi__back_heard(mesh_mpi__impl *s, int kind) {
+    const unsigned char *said = s->heard + MESH_MPI__HEAD;
+    mesh_mpi__links *g = s->links;
+    while (g && (g == s->whole || g->serial != mesh__get64(said))) g = g->next;
+    if (!g) return;
+    if (kind == MESH_MPI__FREE) {
+        mesh_mpi__links_free(s, g);
+    } else if (s->parting) {
+        return; /* and all goes with the transport */
+    } else if (kind == MESH_MPI__BACK) {
+        mesh_mpi__has_back(s, g, mesh__get64(said + 8), mesh__get64(said + 16));
+    } else {
+        g->wanted = 1;
+        if (!g->used) mesh_mpi__give_back(s, g);
+    }
+}
+
+/* The group is closed, or was not opened after all. Of too many that are kept the one goes that has not been used for the longest time. */
+MESH__RARE void mesh_mpi__links_idle(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__links *k, *oldest = NULL;
+    int n = 0;
+    g->closed = ++s->closes;
+    g->used = g->spoilt;
+    if (g->used) return;
+    if (g->wanted) {
+        mesh_mpi__give_back(s, g);
+        return;
+    }
+    for (k = s->links; k; k = k->next) {
+        if (k->used || k->back || k->given != MPI_COMM_NULL) continue;
+        n++;
+        if (!oldest || k->closed < oldest->closed) oldest = k;
+    }
+    if (n > s->idle_most) mesh_mpi__give_back(s, oldest);
+}
+
+/* It was proposed, and not all have it, or it has what nobody received. */
+MESH__RARE void mesh_mpi__links_refused(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    g->used = g->spoilt = g->given != MPI_COMM_NULL;
+    mesh_mpi__give_back(s, g);
+}
+
+/* ---- // >>opening and closing groups ---- */
 
 MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
                                             int key, int64_t deadline, void **out, mesh_error *why) {
@@ -270,14 +363,18 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
     v.id = id;
     for (v.hash = 0, i = 0; i < n; i++) v.hash = mesh__mix(v.hash, (uint64_t)rank[i]);
     v.newest = s->serial;
-    g = mesh_mpi__links_find(s, rank, n, 0);
+    g = mesh_mpi__links_find(s, rank, n);
     if (g) v.serial = g->serial, v.sent = g->sent, v.received = g->received;
+    if (g) g->used = 1; /* it stays meanwhile */
     status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
     if (status == MESH_OK) {
         if ((v.serial & ~MESH_MPI__MADE) > s->serial) s->serial = v.serial & ~MESH_MPI__MADE;
-        if (v.serial & MESH_MPI__MADE && g) g->used = g->spoilt = 1; /* else the same one would be proposed for ever */
-        g = v.serial & MESH_MPI__MADE ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
-        if (!g) status = mesh_mpi__links_make(s, rank, n, &v, &g, why);
+        if (v.serial & MESH_MPI__MADE) {
+            if (g) mesh_mpi__links_refused(s, g); /* else the same one would be proposed for ever */
+            status = mesh_mpi__links_make(s, rank, n, &v, &g, why);
+        }
+    } else if (g) {
+        mesh_mpi__links_idle(s, g);
     }
     if (status == MESH_OK) {
         g->used = 1;
@@ -290,9 +387,7 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
 
 /* The next group of the same ranks has it, unless something was left there. */
 MESH__RARE mesh_status mesh_mpi__group_close(mesh_transport *t, void *group) {
-    mesh_mpi__links *g = (mesh_mpi__links *)group;
-    (void)t;
-    g->used = g->spoilt;
+    mesh_mpi__links_idle(mesh_mpi__of(t), (mesh_mpi__links *)group);
     return MESH_OK;
 }
 
