@@ -4,10 +4,11 @@
 
 /* The ranks in the i-th of so many orders, of which each is another group. */
 static int open_order(mesh_mpi *net, mesh_comm *c, int i) {
-    int order[64], inverse[64], n = net->base.size, k;
+    static int order[64], inverse[64]; /* as long as the comm */
+    static mesh_table table;
+    int n = net->base.size, k;
     const char *name = "x";
     mesh_desc d = MESH_ZERO;
-    mesh_table table;
     mesh_error err;
     mesh m;
     for (k = 0; k < n; k++) order[k] = i / n % 2 ? (n - 1 - k + i) % n : (k + i) % n;
@@ -22,7 +23,7 @@ static void given_back(int few, int copied) {
     enum { ROUNDS = 3 };
     mesh_mpi net;
     mesh_comm c;
-    MPI_Comm copy, again;
+    MPI_Comm copy = MPI_COMM_NULL, again;
     MPI_Request all;
     int i, ended = 0, most = 2 + copied;
     double end = test_now() + 30;
