@@ -13,6 +13,9 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found) {
     return fails("MPI_Comm_get_attr") ? MPI_ERR_OTHER : PMPI_Comm_get_attr(comm, key, value, found);
 }
 int MPI_Comm_group(MPI_Comm comm, MPI_Group *group) { return fails("MPI_Comm_group") ? MPI_ERR_OTHER : PMPI_Comm_group(comm, group); }
+int MPI_Group_incl(MPI_Group group, int n, const int *rank, MPI_Group *made) {
+    return fails("MPI_Group_incl") ? MPI_ERR_OTHER : PMPI_Group_incl(group, n, rank, made);
+}
 int MPI_Comm_get_errhandler(MPI_Comm comm, MPI_Errhandler *handler) {
     return fails("MPI_Comm_get_errhandler") ? MPI_ERR_OTHER : PMPI_Comm_get_errhandler(comm, handler);
 }

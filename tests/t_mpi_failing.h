@@ -49,6 +49,62 @@ static void failing_call(int bad, const char *call, const char *said) {
     CHECK_INT(mesh_mpi_close(&net), broken ? MESH_ERR_TRANSPORT : MESH_OK);
     if (broken) comms_now = 0; /* they are left to MPI */
 }
+/* A rank that gives up a group while the first of it awaits others, or cannot make it: nobody enters MPI's own wait for it, which has no deadline. */
+static void failing_group(int who) {
+    mesh_mpi net;
+    mesh_comm c;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (open_comm(&net.base, &c, "y=1,x=-1", NULL, 60 * SECOND)) {
+        if (net.base.rank == who) failing = "MPI_Group_incl", failing_after = 0;
+        CHECK_INT(mesh_group_open(&c, "x,y"), MESH_ERR_TRANSPORT);
+        failing = NULL;
+        CHECK_INT(c.error.rank, who);
+        CHECK_HAS(c.error.text, net.base.rank == who ? "MPI_Group_incl: " : "could not open this group");
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+/* The first hears it even where all have been heard and it has been asleep since. */
+static void given_up_meanwhile(void) {
+    mesh_mpi net;
+    mesh_error why = MESH_ZERO;
+    unsigned char d[MESH__ABORT_HEAD + 4] = {77}; /* the comm */
+    int i, ranks[64];
+    double end = test_now() + 30;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    for (i = 0; i < 64; i++) ranks[i] = i;
+    mesh__put32(d + 4, (uint32_t)MESH_ERR_CANCELED);
+    memcpy(d + MESH__ABORT_HEAD, "gone", 4);
+    if (net.base.rank == 1) CHECK_INT(net.base.ops->control_send(&net.base, 0, MESH_EVENT_ABORT, d, sizeof d), MESH_OK);
+    if (net.base.rank == 0) {
+        while (mesh_mpi__all_there(mesh_mpi__of(&net.base), ranks, net.base.size, 77, &why) == MESH_OK && test_now() < end) {}
+        CHECK_INT(why.rank, 1);
+        CHECK_HAS(why.text, "rank 1 failed: gone");
+        CHECK_INT(mesh_mpi__all_there(mesh_mpi__of(&net.base), ranks, net.base.size, 78, &why), MESH_OK);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+static void test_group_given_up(void) {
+    int size, v = 0;
+    mesh_mpi net;
+    mesh_comm c;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size < 2) return;
+    failing_group(size - 1);
+    failing_group(0);
+    given_up_meanwhile();
+    if (size < 3 || !open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (open_comm(&net.base, &c, "y=1,x=-1", NULL, net.base.rank == 1 ? SECOND : 60 * SECOND)) {
+        if (net.base.rank != 1) MPI_Recv(&v, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK(mesh_group_open(&c, "x,y") != MESH_OK);
+        if (net.base.rank != 1) CHECK_INT(c.error.rank, 1);
+        for (v = 0; v < size && net.base.rank == 1; v++)
+            if (v != 1) MPI_Send(&v, 1, MPI_INT, v, 0, MPI_COMM_WORLD);
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
 static void test_failing(void) {
     mesh_mpi net;
     mesh_comm c;

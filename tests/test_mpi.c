@@ -1019,6 +1019,7 @@ static void test_mpi_refused(void) {
 }
 
 #include "t_mpi_failing.h"
+#include "t_mpi_kept.h"
 
 /* A rank is killed among operations, where the launcher lets the others live: each names it at the deadline, and closes. Alone in its job; 0: as it should be. */
 static int rank_killed(void) {
@@ -1073,6 +1074,7 @@ static const test_case tests[] = {
     {"mpi/suspected", test_suspected, 0},
     {"mpi/asks", test_asks, 0},
     {"mpi/comms", test_comms, 0},
+    {"mpi/given_back", test_given_back, 0},
     {"mpi/halves", test_two_halves, 0},
     {"mpi/tags", test_tags, 0},
     {"mpi/lengths", test_lengths, 0},
@@ -1086,6 +1088,7 @@ static const test_case tests[] = {
     {"mpi/stopped", test_stopped_rank, 0},
     {"mpi/late_opener", test_late_opener, 0},
     {"mpi/failing", test_failing, 0},
+    {"mpi/group_given_up", test_group_given_up, 0},
     /* Those of test_mesh that have ranks over TCP. */
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},

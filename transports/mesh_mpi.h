@@ -32,7 +32,8 @@ CONCEPTS
                 cannot serve what MPI has not (bf16 and f16, lists, averages' division), what it defines otherwise (minimum and maximum of floats: a NaN
                 is passed on here; sums of integers of 8 and 16 bits, where Open MPI's saturate; minimum and maximum of unsigned ones, which MPICH 4.0 takes for signed), more than 2^31 - 1 elements, and forms with counts per rank.
     groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks, in
-                the same order, until the transport closes: a program that opens groups of ever other ranks comes to the most that MPI has (MPICH: 2,048).
+                the same order. A rank keeps 256 that no group has; of more the one is freed that was used longest ago, once all its ranks have left it.
+                What nobody received in one, and what mesh_mpi_comm has given, stay until the transport closes. MPI has a most (MPICH: 2,048).
     waiting     MPI cannot sleep until something comes. Who waits asks it again and again, leaves its core to others where ranks outnumber the cores or after
                 1 ms, and sleeps for 0.1 ms at a time after a second.
     environment MESH_TIMEOUT, MESH_OPEN_TIMEOUT and MESH_MPI_NATIVE. (A progress thread, MESH_TUNING and MESH_TRACE are the sockets'.)
@@ -45,8 +46,9 @@ ERRORS
     had met its message (MPI takes no such one back; it is waited for 0.2 s) stay MPI's until mesh_mpi_close, or until MPI_Finalize where that is
     TIMEOUT: their buffers must then live as long, and what was being received may still be written there. Where a rank does not close, communicators
     are left to MPI_Finalize.
-    Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline: for the communicator of a group whose ranks have just
-    agreed on it.
+    Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline, for MPI has no nonblocking call that makes the communicator of
+    a group: MPI_Comm_create_group. It is called once all its ranks have said, twice, that they are there and need nothing more: then only a rank that
+    dies inside of it, or where it fails on one rank alone, holds the others.
 */
 #include <mpi.h>
 #if MPI_VERSION < 3

@@ -1,4 +1,4 @@
-/* mpi/groups.h - a communicator for each list of ranks, made once they have said the same. Part of mesh.h 0.1.0. MIT licence.
+/* mpi/groups.h - a communicator for each list of ranks, made once they have said the same, and given back. Part of mesh.h 0.1.0. MIT licence.
 
    Includes state.h.
 */
@@ -12,15 +12,18 @@
 /* What a rank says of a group that it opens, and what its first one answers. */
 typedef struct mesh_mpi__vote {
     uint32_t id;
+    int round;               /* 1: of a communicator that is about to be made: all is prepared */
     int status, rank;        /* a mesh_status, and whom it names */
     uint64_t hash;           /* of the ranks in order */
     uint64_t serial;         /* of the communicator that it has for them, 0: none; the one to use */
     uint64_t newest;         /* the greatest it has met */
     uint64_t sent, received; /* messages on the one that it has */
+    uint64_t patience;       /* ns for which the first one waits for the others in the next round */
 } mesh_mpi__vote;
 
 MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
     mesh__wire32(w, &v->id);
+    mesh__wire_int(w, &v->round);
     mesh__wire_int(w, &v->status);
     mesh__wire_int(w, &v->rank);
     mesh__wire64(w, &v->hash);
@@ -28,6 +31,7 @@ MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
     mesh__wire64(w, &v->newest);
     mesh__wire64(w, &v->sent);
     mesh__wire64(w, &v->received);
+    mesh__wire64(w, &v->patience);
 }
 
 /* Has a rank ended this comm? With its words; the engine has yet to read them. */
@@ -79,6 +83,7 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
     unsigned char *bytes = s->vote; /* what is given up may still come there */
     const int nbytes = MESH_MPI__VOTE_BYTES;
     uint32_t id = v->id;
+    int round = v->round;
     mesh__wire w;
     MPI_Request r;
     mesh_status status;
@@ -98,54 +103,85 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
         if (status != MESH_OK) return status;
         w = mesh__reading(bytes);
         mesh_mpi__vote_wire(&w, v);
-    } while (v->id < id);
+    } while (v->id < id || (v->id == id && v->round < round));
     return MESH_OK;
+}
+
+/* Another rank than the first says what it has to, and hears what the first has decided. */
+MESH__RARE mesh_status mesh_mpi__follow(mesh_mpi__impl *s, int first, mesh_mpi__vote *v, int64_t deadline,
+                                        mesh_error *why) {
+    uint32_t id = v->id;
+    mesh_status status = mesh_mpi__talk(s, 1, first, MESH_MPI__VOTE, v, deadline, why);
+    if (status == MESH_OK) /* its own deadline comes first: it says more */
+        status = mesh_mpi__talk(s, 0, first, MESH_MPI__VERDICT, v, deadline + MESH_MPI__SECOND, why);
+    if (status != MESH_OK) return status;
+    if (v->id != id) v->status = MESH_ERR_MISMATCH, v->rank = first;
+    if (v->status == MESH_OK) return MESH_OK;
+    return mesh__fail(why, (mesh_status)v->status, v->rank,
+                      v->status == MESH_ERR_TIMEOUT    ? "rank %d has not come before the deadline, or has given up"
+                      : v->status == MESH_ERR_MISMATCH ? "rank %d opens another group"
+                                                       : "rank %d could not open this group; it says why",
+                      v->rank);
+}
+
+/* What one of them has said beside what the first knows. */
+MESH__RARE mesh_status mesh_mpi__counted(mesh_mpi__vote *v, const mesh_mpi__vote *other, int rank, int first,
+                                         mesh_error *why) {
+    if (other->id != v->id || other->hash != v->hash)
+        return mesh__fail(why, MESH_ERR_MISMATCH, rank, "rank %d opens another group than rank %d", rank, first);
+    if (other->status != MESH_OK)
+        return mesh__fail(why, (mesh_status)other->status, rank, "rank %d could not open this group: %s; it says why",
+                          rank, mesh_status_text((mesh_status)other->status));
+    if (other->serial != v->serial) v->serial = 0;
+    if (other->newest > v->newest) v->newest = other->newest;
+    v->sent += other->sent, v->received += other->received;
+    return MESH_OK;
+}
+
+/* Has one of those who have come given up meanwhile? */
+MESH__RARE mesh_status mesh_mpi__all_there(mesh_mpi__impl *s, const int *rank, int n, uint32_t comm, mesh_error *why) {
+    mesh_status status = MESH_OK;
+    mesh_error said;
+    int i;
+    mesh_mpi__look(s);
+    for (i = 1; i < n && status == MESH_OK; i++) {
+        if ((status = mesh_mpi__is_ended(s, comm, rank[i], &said)) != MESH_OK)
+            mesh__fail(why, status, rank[i], "%s", said.text);
+        else if (s->gone[rank[i]])
+            status = mesh__fail(why, MESH_ERR_PEER, rank[i], "rank %d has closed its transport", rank[i]);
+    }
+    return status;
 }
 
 /* The first of the ranks hears what all say and decides; its word is everybody's. */
 MESH__RARE mesh_status mesh_mpi__agree(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v, int64_t deadline,
                                        mesh_error *why) {
-    mesh_status status = MESH_OK;
+    mesh_status status = (mesh_status)v->status, talked;
     mesh_mpi__vote other;
-    mesh_error first;
+    mesh_error first, said;
+    int64_t left;
     int i;
+    if (rank[0] != s->net->base.rank) return mesh_mpi__follow(s, rank[0], v, deadline, why);
     memset(&first, 0, sizeof first);
-    if (rank[0] != s->net->base.rank) {
-        uint32_t id = v->id;
-        status = mesh_mpi__talk(s, 1, rank[0], MESH_MPI__VOTE, v, deadline, why);
-        if (status == MESH_OK) /* its own deadline comes first: it says more */
-            status = mesh_mpi__talk(s, 0, rank[0], MESH_MPI__VERDICT, v, deadline + INT64_C(1000000000), why);
-        if (status == MESH_OK && v->id != id) status = MESH_ERR_MISMATCH, v->rank = rank[0];
-        if (status == MESH_OK && v->status == MESH_OK) return MESH_OK;
-        if (status != MESH_OK && status != MESH_ERR_MISMATCH) return status;
-        return mesh__fail(why, status != MESH_OK ? status : (mesh_status)v->status, v->rank,
-                          v->status == MESH_ERR_TIMEOUT ? "rank %d has not come before the deadline"
-                                                        : "rank %d opens another group, or could not open this one",
-                          v->rank);
-    }
+    first.rank = rank[0];
     for (i = 1; i < n; i++) {
-        mesh_error said;
-        mesh_status talked;
         memset(&other, 0, sizeof other);
         other.id = v->id;
+        other.round = v->round;
         talked = mesh_mpi__talk(s, 0, rank[i], MESH_MPI__VOTE, &other, deadline, &said);
-        if (talked == MESH_OK && (other.id != v->id || other.hash != v->hash))
-            talked = mesh__fail(&said, MESH_ERR_MISMATCH, rank[i], "rank %d opens another group than rank %d", rank[i],
-                                rank[0]);
-        if (talked == MESH_OK && other.serial != v->serial) v->serial = 0;
-        if (talked == MESH_OK && other.newest > v->newest) v->newest = other.newest;
-        if (talked == MESH_OK) v->sent += other.sent, v->received += other.received;
+        if (talked == MESH_OK) talked = mesh_mpi__counted(v, &other, rank[i], rank[0], &said);
         if (talked != MESH_OK && status == MESH_OK) status = talked, first = said;
     }
+    if (status == MESH_OK) status = mesh_mpi__all_there(s, rank, n, v->id >> 8, &first);
     v->status = status;
     v->rank = first.rank;
-    if (v->sent != v->received) v->serial = 0;                       /* what nobody received would be the next user's */
-    if (!v->serial) v->serial = (v->newest + 1) | UINT64_C(1) << 63; /* it is to be made */
+    if (v->sent != v->received) v->serial = 0; /* what nobody received would be the next user's */
+    if (!v->serial) v->serial = (v->newest + 1) | MESH_MPI__MADE;
+    left = deadline - mesh_mpi__clock();
+    v->patience = (uint64_t)(left > MESH_MPI__SECOND ? left : MESH_MPI__SECOND);
     for (i = 1; i < n; i++) {
-        mesh_error said;
-        mesh_status talked;
         other = *v;
-        talked = mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), &said);
+        talked = mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + MESH_MPI__SECOND, &said);
         if (talked == MESH_OK || status != MESH_OK) continue;
         v->status = status = talked, v->rank = rank[i], first = said; /* it does not come: nor do those behind it */
     }
@@ -173,39 +209,148 @@ MESH__RARE mesh_mpi__links *mesh_mpi__links_new(mesh_mpi__impl *s, const int *ra
     return g;
 }
 
-/* A communicator of these ranks: all of them are in this now. */
-MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, uint64_t serial,
+/* A communicator of these ranks. MPI's own wait for them has no deadline. So each first does what may fail, and all hear of all that they are still there: one may
+   have given up since it voted, while others were awaited. */
+MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v,
                                             mesh_mpi__links **out, mesh_error *why) {
-    int me = s->net->base.rank, code;
-    MPI_Group members;
-    MPI_Comm comm = MPI_COMM_NULL;
-    code = MPI_Group_incl(s->ranks, n, rank, &members);
-    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Group_incl", code);
-    code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &comm);
-    MPI_Group_free(&members);
-    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
-    if ((*out = mesh_mpi__links_new(s, rank, n, comm, serial)) == NULL) {
-        MPI_Comm_free(&comm);
-        return mesh__fail(why, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    uint64_t serial = v->serial & ~MESH_MPI__MADE;
+    int me = s->net->base.rank, code = MPI_SUCCESS;
+    int64_t deadline = mesh_mpi__clock() + (int64_t)v->patience;
+    mesh_status own = MESH_OK, status;
+    mesh_error mine;
+    MPI_Group members = MPI_GROUP_NULL;
+    mesh_mpi__links *g = mesh_mpi__links_new(s, rank, n, MPI_COMM_NULL, serial);
+    if (!g)
+        own = mesh__fail(&mine, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+    else if ((code = MPI_Group_incl(s->ranks, n, rank, &members)) != MPI_SUCCESS)
+        own = mesh_mpi__fail(&mine, me, "MPI_Group_incl", code);
+    v->round = 1, v->status = own, v->rank = me;
+    v->sent = v->received = 0;
+    if (me != rank[0])
+        deadline += MESH_MPI__MARGIN; /* who gives up has heard nothing from the first, which has ended long since */
+    status = mesh_mpi__agree(s, rank, n, v, deadline, why);
+    if (own != MESH_OK) status = own, *why = mine;
+    if (status == MESH_OK) {
+        code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &g->comm);
+        if (code != MPI_SUCCESS) status = mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
     }
-    if ((code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)) == MPI_SUCCESS) return MESH_OK;
-    (*out)->used = (*out)->spoilt = 1; /* until the transport closes */
+    if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
+    if (status != MESH_OK) {
+        if (g) s->links = g->next;
+        mesh_transport_free(&s->net->base, g);
+        return status;
+    }
+    *out = g;
+    if ((code = MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN)) == MPI_SUCCESS) return MESH_OK;
+    g->used = g->spoilt = 1; /* until the transport closes */
     return mesh_mpi__fail(why, me, "MPI_Comm_set_errhandler", code);
 }
 
-MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n, uint64_t serial) {
+/* The oldest that is kept for these ranks. */
+MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n) {
     mesh_mpi__links *g, *found = NULL;
     for (g = s->links; g; g = g->next)
-        if (!g->used && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
-            (serial ? g->serial == serial : !found || g->serial < found->serial))
+        if (!g->used && !g->back && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
+            (!found || g->serial < found->serial))
             found = g;
     return found;
 }
 
+/* ---- // >>given back: MPI has few communicators, and frees one only where all its ranks do. Its first rank hears who uses it no more. */
+
+MESH__RARE void mesh_mpi__back_say(mesh_mpi__impl *s, int rank, int kind, const mesh_mpi__links *g) {
+    unsigned char said[MESH_MPI__BACK_BYTES];
+    mesh__put64(said, g->serial);
+    mesh__put64(said + 8, g->sent);
+    mesh__put64(said + 16, g->received);
+    mesh_mpi__say(s, rank, kind, said, sizeof said); /* else it is kept until the transport closes */
+}
+
+MESH__RARE void mesh_mpi__links_free(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__links **at = &s->links;
+    int i;
+    for (i = 1; i < s->nrequests; i++) /* sends that have ended, which MPI has yet to say */
+        if (s->use[i].links == g) s->use[i].links = NULL;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
+    MPI_Comm_free(&g->comm);
+    mesh_transport_free(&s->net->base, g);
+}
+
+MESH__RARE void mesh_mpi__give_back(mesh_mpi__impl *s, mesh_mpi__links *g);
+
+/* One rank more has; this is the first of them. The others are asked for it. What is still on its way there may meet the next that MPI puts in its place: then
+   all keep it. */
+MESH__RARE void mesh_mpi__has_back(mesh_mpi__impl *s, mesh_mpi__links *g, uint64_t sent, uint64_t received) {
+    int i, all = ++g->nback == g->size;
+    g->balance += sent - received;
+    if (all ? g->balance != 0 : g->nback > 1) return;
+    for (i = 1; i < g->size; i++) mesh_mpi__back_say(s, g->rank[i], all ? MESH_MPI__FREE : MESH_MPI__WANTED, g);
+    if (all) {
+        mesh_mpi__links_free(s, g);
+        return;
+    }
+    g->wanted = 1;
+    if (!g->used) mesh_mpi__give_back(s, g);
+}
+
+/* This rank uses it no more. A copy that the program has is promised until the transport closes. */
+MESH__RARE void mesh_mpi__give_back(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    if (g->back || g->spoilt || g->given != MPI_COMM_NULL || s->parting) return;
+    g->back = 1;
+    if (g->rank[0] == s->net->base.rank)
+        mesh_mpi__has_back(s, g, g->sent, g->received);
+    else
+        mesh_mpi__back_say(s, g->rank[0], MESH_MPI__BACK, g);
+}
+
+MESH__RARE void mesh_mpi__back_heard(mesh_mpi__impl *s, int kind) {
+    const unsigned char *said = s->heard + MESH_MPI__HEAD;
+    mesh_mpi__links *g = s->links;
+    while (g && (g == s->whole || g->serial != mesh__get64(said))) g = g->next;
+    if (!g) return;
+    if (kind == MESH_MPI__FREE) {
+        mesh_mpi__links_free(s, g);
+    } else if (s->parting) {
+        return; /* and all goes with the transport */
+    } else if (kind == MESH_MPI__BACK) {
+        mesh_mpi__has_back(s, g, mesh__get64(said + 8), mesh__get64(said + 16));
+    } else {
+        g->wanted = 1;
+        if (!g->used) mesh_mpi__give_back(s, g);
+    }
+}
+
+/* The group is closed, or was not opened after all. Of too many that are kept the one goes that has not been used for the longest time. */
+MESH__RARE void mesh_mpi__links_idle(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__links *k, *oldest = NULL;
+    int n = 0;
+    g->closed = ++s->closes;
+    g->used = g->spoilt;
+    if (g->used) return;
+    if (g->wanted) {
+        mesh_mpi__give_back(s, g);
+        return;
+    }
+    for (k = s->links; k; k = k->next) {
+        if (k->used || k->back || k->given != MPI_COMM_NULL) continue;
+        n++;
+        if (!oldest || k->closed < oldest->closed) oldest = k;
+    }
+    if (n > s->idle_most) mesh_mpi__give_back(s, oldest);
+}
+
+/* It was proposed, and not all have it, or it has what nobody received. */
+MESH__RARE void mesh_mpi__links_refused(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    g->used = g->spoilt = g->given != MPI_COMM_NULL;
+    mesh_mpi__give_back(s, g);
+}
+
+/* ---- // >>opening and closing groups ---- */
+
 MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
                                             int key, int64_t deadline, void **out, mesh_error *why) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
-    const uint64_t made = UINT64_C(1) << 63;
     mesh_mpi__links *g;
     mesh_mpi__vote v;
     mesh_status status;
@@ -218,14 +363,18 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
     v.id = id;
     for (v.hash = 0, i = 0; i < n; i++) v.hash = mesh__mix(v.hash, (uint64_t)rank[i]);
     v.newest = s->serial;
-    g = mesh_mpi__links_find(s, rank, n, 0);
+    g = mesh_mpi__links_find(s, rank, n);
     if (g) v.serial = g->serial, v.sent = g->sent, v.received = g->received;
+    if (g) g->used = 1; /* it stays meanwhile */
     status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
     if (status == MESH_OK) {
-        if ((v.serial & ~made) > s->serial) s->serial = v.serial & ~made;
-        if (v.serial & made && g) g->used = g->spoilt = 1; /* else the same one would be proposed for ever */
-        g = v.serial & made ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
-        if (!g) status = mesh_mpi__links_make(s, rank, n, v.serial & ~made, &g, why);
+        if ((v.serial & ~MESH_MPI__MADE) > s->serial) s->serial = v.serial & ~MESH_MPI__MADE;
+        if (v.serial & MESH_MPI__MADE) {
+            if (g) mesh_mpi__links_refused(s, g); /* else the same one would be proposed for ever */
+            status = mesh_mpi__links_make(s, rank, n, &v, &g, why);
+        }
+    } else if (g) {
+        mesh_mpi__links_idle(s, g);
     }
     if (status == MESH_OK) {
         g->used = 1;
@@ -238,9 +387,7 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
 
 /* The next group of the same ranks has it, unless something was left there. */
 MESH__RARE mesh_status mesh_mpi__group_close(mesh_transport *t, void *group) {
-    mesh_mpi__links *g = (mesh_mpi__links *)group;
-    (void)t;
-    g->used = g->spoilt;
+    mesh_mpi__links_idle(mesh_mpi__of(t), (mesh_mpi__links *)group);
     return MESH_OK;
 }
 

@@ -123,6 +123,7 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
     if (ended)
         return mesh__fail(why, MESH_ERR_STATE, -1, "mesh_mpi_close: MPI is finalised; call it before MPI_Finalize");
     while (e && e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
+    s->parting = 1;
     left = mesh_mpi__part(s);
     while (!s->broken && now - start < patience) {
         mesh_mpi__look(s);
@@ -403,6 +404,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     s->world = s->control = MPI_COMM_NULL;
     s->ranks = MPI_GROUP_NULL;
     s->native = native != 0;
+    s->idle_most = MESH_MPI__IDLE;
     net->impl = s;
     net->base.size = n;
     net->base.ops = &mesh_mpi__ops;

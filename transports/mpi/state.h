@@ -16,8 +16,17 @@
 /* Tags on the communicator beside the data. */
 enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
 /* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. ASK: are you still sending
-   this? COMES, COMES_NOT: the answers. */
-enum { MESH_MPI__GOODBYE = 100, MESH_MPI__MISFIT, MESH_MPI__ASK, MESH_MPI__COMES, MESH_MPI__COMES_NOT };
+   this? COMES, COMES_NOT: the answers. BACK: I use this communicator no more. WANTED: give it back when you do not. FREE: all have. */
+enum {
+    MESH_MPI__GOODBYE = 100,
+    MESH_MPI__MISFIT,
+    MESH_MPI__ASK,
+    MESH_MPI__COMES,
+    MESH_MPI__COMES_NOT,
+    MESH_MPI__BACK,
+    MESH_MPI__WANTED,
+    MESH_MPI__FREE
+};
 enum {
     MESH_MPI__HEAD = 8,                 /* of a control message: kind, bytes */
     MESH_MPI__PIECE = 1 << 30,          /* bytes of a piece of what is larger than an int counts */
@@ -30,11 +39,16 @@ enum {
     MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
     MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
     MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
-    MESH_MPI__VOTE_BYTES = 56,
+    MESH_MPI__VOTE_BYTES = 68,
+    MESH_MPI__BACK_BYTES = 24,
+    MESH_MPI__IDLE = 256,  /* communicators that are kept for later groups: of 2,048 that MPICH has */
     MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; of a larger one where its post has gaps */
 };
 #define MESH_MPI__PATIENCE INT64_C(60000000000)
 #define MESH_MPI__DROWSY INT64_C(1000000000)
+#define MESH_MPI__SECOND INT64_C(1000000000)
+#define MESH_MPI__MARGIN INT64_C(9000000000) /* between the first rank's patience and the others' with it */
+#define MESH_MPI__MADE (UINT64_C(1) << 63)   /* in a verdict's serial: it is to be made */
 
 typedef struct mesh_mpi__ticket {
     int left, orphaned; /* requests under way; some were left to MPI */
@@ -90,6 +104,10 @@ typedef struct mesh_mpi__links {
     MPI_Comm comm, given; /* given: the copy of mesh_mpi_comm; MPI_COMM_NULL: none */
     uint64_t serial;      /* the same on all its ranks */
     int used, spoilt;     /* spoilt: something was taken back there, which its next user could meet */
+    int back, wanted;     /* it is no more for this rank; shall be so once it is idle */
+    int nback;            /* the first rank's: so many have given it back, */
+    uint64_t balance;     /* with so many messages more sent than received */
+    uint64_t closed;      /* when it was last used */
     int size;
     int *rank;
     uint32_t *told, *heard;  /* untagged messages of point to point to and from each */
@@ -112,6 +130,9 @@ typedef struct mesh_mpi__impl {
     mesh__inbox mail;
     mesh_mpi__links *links, *whole; /* whole: the world as given, for posts outside of groups */
     mesh_mpi__ticket *spare;
+    int idle_most; /* MESH_MPI__IDLE; tests have fewer */
+    int parting;   /* goodbye has been said: nothing more is */
+    uint64_t closes;
     uint64_t serial; /* the greatest of a communicator met so far */
     uint64_t receives;
     mesh_mpi__stray *blank;    /* for the next: a message that was taken out of MPI's hands cannot be put back */
@@ -282,6 +303,8 @@ MESH__RARE void mesh_mpi__asked(mesh_mpi__impl *s, int rank, int kind) {
         mesh_mpi__say_of(s, rank, comes ? MESH_MPI__COMES : MESH_MPI__COMES_NOT, serial, tag); /* else it waits on */
 }
 
+MESH__RARE void mesh_mpi__back_heard(mesh_mpi__impl *s, int kind);
+
 /* One has come. Without memory for it, it stays where it is until there is some, and nothing more is listened to. */
 MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
     int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE, code;
@@ -292,6 +315,8 @@ MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
         if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__misfit(s, rank);
     } else if (kind >= MESH_MPI__ASK && kind <= MESH_MPI__COMES_NOT) {
         if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__asked(s, rank, kind);
+    } else if (kind >= MESH_MPI__BACK && kind <= MESH_MPI__FREE) {
+        if (nbytes == MESH_MPI__BACK_BYTES) mesh_mpi__back_heard(s, kind);
     } else if (mesh__inbox_add(&s->net->base, &s->mail, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank,
                                s->heard + MESH_MPI__HEAD, nbytes)) {
         s->event = 1;
