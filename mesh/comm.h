@@ -814,8 +814,8 @@ MESH__RARE void mesh__detached_settle(mesh_comm *c) {
     }
 }
 
-/* Wait on the host for what has been issued in a group, without an operation. */
-MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+/* Wait on the host for what has been issued in a group, without an operation. *ended: the transport says that it has failed, and nothing in it goes on. */
+MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why, int *ended) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
     mesh_post mark;
@@ -836,6 +836,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     }
     if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
     if (c->failed) return mesh__fail(why, (mesh_status)c->error.status, c->error.rank, "%s", c->error.text);
+    *ended = status < 0;
     if (status != MESH_IN_PROGRESS) return status;
     return mesh__fail(why, MESH_ERR_TIMEOUT, e->t->rank,
                       "rank %d: what is on the caller's stream before it has not ended within %l ms; look after what "
@@ -849,21 +850,29 @@ MESH__RARE mesh_status mesh__beside_fence(mesh_comm *c) {
     if (!MESH__HAS(t->ops, fence)) return MESH_OK;
     return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
 }
-MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why) {
+MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why, int *ended) {
     mesh_status status;
+    *ended = 0;
     mesh__detached_settle(c); /* one that fails lets the stream go on */
     if (c->failed) return (mesh_status)c->error.status;
     status = mesh__beside_fence(c);
-    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why);
+    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why, ended);
     if (status == MESH_OK) mesh__impl(c)->beside = 0;
     return status;
 }
 
-/* Block until what was left to streams has ended. */
-MESH__RARE void mesh__comm_settle(mesh_comm *c) {
-    mesh_error why;
+/* Block until what was left to streams has ended. What has failed fails the comm everywhere: the others may be in what this rank will not come to. */
+MESH__RARE mesh_status mesh__comm_settle(mesh_comm *c) {
+    const char *call = c->transport->inside.call;
+    mesh_error why = MESH_ZERO;
+    mesh_status status = MESH_OK;
+    int ended = 0;
     mesh__detached_settle(c);
-    if (mesh__impl(c)->beside && !c->failed) mesh__beside_settle(c, &why);
+    if (mesh__impl(c)->beside && !c->failed) status = mesh__beside_settle(c, &why, &ended);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (status == MESH_OK) return MESH_OK;
+    if (ended) return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s", call, why.text);
+    return mesh__fail(&c->error, status, why.rank, "mesh_%s: %s", call, why.text);
 }
 
 MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
@@ -1114,11 +1123,12 @@ MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
 
 MESH__PRIVATE mesh_status mesh__comm_sync_inside(mesh_comm *c) {
     mesh__engine *e;
+    mesh_status status;
     if (!c || !c->impl) return mesh__comm_closed(c, "mesh_comm_sync");
     e = mesh__impl(c)->engine;
-    mesh__comm_settle(c);
+    status = mesh__comm_settle(c);
     for (mesh__poll(e); mesh__impl(c)->disputing; mesh__poll(e)) mesh__progress(e, mesh__impl(c)->dispute_until);
-    return c->failed ? (mesh_status)c->error.status : MESH_OK;
+    return c->failed ? (mesh_status)c->error.status : status;
 }
 
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }

@@ -1016,7 +1016,82 @@ static void held_up_rank(mesh_transport *t, void *ctx) {
 }
 static void test_held_up(void) { run_unwatched(4, held_up_rank, NULL); }
 
+/* A copy that fails ends the communicator, and with it the comm on every rank: who is in a call of it, or waits inside NCCL for this rank's first one, hears
+   the cause, and the next opening is whole. */
+static cudaError_t no_copy(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t on) {
+    (void)dst, (void)src, (void)nbytes, (void)kind, (void)on;
+    return cudaErrorLaunchFailure;
+}
+static void copy_failed_rank(mesh_transport *t, void *ctx) {
+    int connected = *(const int *)ctx, word = 0;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    a = device_floats(&c, 100, 0);
+    if (connected) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1) {
+        s->api.cudaMemcpyAsync = no_copy;
+        CHECK_INT(mesh_copy(&c, &word, a, sizeof word), MESH_ERR_TRANSPORT);
+        s->api.cudaMemcpyAsync = api.cudaMemcpyAsync;
+    } else { /* by messages, which NCCL has no such reduction for */
+        mesh_status status = mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed: ");
+    }
+    CHECK_HAS(c.error.text, "mesh_copy: 4 bytes: transport failed: a copy: unspecified launch failure");
+    CHECK_INT(c.error.rank, 1);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 0));
+    mesh_free(t, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_copy_failed(void) {
+    int connected;
+    for (connected = 0; connected < 2; connected++) run_gpus(3, copy_failed_rank, &connected);
+}
+
+/* What was put on the caller's stream without an operation fails there: who waits for it is told, and so are the others. */
+static cudaError_t no_query(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorIllegalAddress;
+}
+static void beside_failed_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    mesh_tensor x;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = device_floats(&c, 100, 3);
+    CHECK_OK(mesh_clip(&c, &x, 1, 1, NULL), c.error);
+    if (t->rank == 1) {
+        s->api.cudaEventQuery = no_query;
+        CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "mesh_comm_sync: the device: an illegal memory access");
+        s->api.cudaEventQuery = api.cudaEventQuery;
+    } else {
+        mesh_status status = mesh_barrier(&c, NULL);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed: mesh_comm_sync: the device");
+    }
+    CHECK_INT(c.error.rank, 1);
+    mesh_comm_close(&c);
+}
+static void test_beside_failed(void) { run_unwatched(2, beside_failed_rank, NULL); }
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/copy_failed", test_copy_failed, 60},
+    {"nccl/fake/beside_failed", test_beside_failed, 60},
     {"nccl/fake/held_up", test_held_up, 60},
     {"nccl/fake/no_stream", test_no_stream, 60},
     {"nccl/fake/no_graph", test_no_graph, 60},
