@@ -1089,7 +1089,74 @@ static void beside_failed_rank(mesh_transport *t, void *ctx) {
 }
 static void test_beside_failed(void) { run_unwatched(2, beside_failed_rank, NULL); }
 
+/* Where CUDA does not say whether a stream is captured, or into which graph, nothing is put there: a call says which of its questions failed. */
+static cudaError_t unasked(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    (void)stream, (void)status;
+    return cudaErrorUnknown;
+}
+static cudaError_t unasked_graph(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, void *graph,
+                                 void *nodes, void *edges, void *n) {
+    (void)id, (void)graph, (void)nodes, (void)edges, (void)n;
+    return unasked(stream, status);
+}
+enum { UNASKED_FIRST, UNASKED_AGAIN, UNASKED_MARK, UNASKED_GRAPH, UNASKED_WAYS };
+static void capture_unasked_rank(mesh_transport *t, void *ctx) {
+    int way = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    float *a;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    if (way != UNASKED_FIRST) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    if (way != UNASKED_MARK) CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1) {
+        if (way != UNASKED_MARK) CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (way == UNASKED_GRAPH) {
+            cudaEvent_t fork;
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+            CHECK_INT(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), cudaSuccess);
+            CHECK_INT(cudaEventRecord(fork, stream), cudaSuccess);
+            CHECK_INT(cudaStreamWaitEvent(other, fork, 0), cudaSuccess);
+            CHECK_INT(cudaEventDestroy(fork), cudaSuccess);
+            s->api.cudaStreamGetCaptureInfo = unasked_graph;
+            CHECK_OK(mesh_comm_stream(&c, other), c.error);
+        } else {
+            s->api.cudaStreamIsCapturing = unasked;
+            if (way == UNASKED_FIRST) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+        }
+        status = way == UNASKED_MARK ? mesh_comm_sync(&c) : mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        s->api = api;
+        if (way != UNASKED_MARK) {
+            cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+            CHECK(ended == cudaSuccess || way == UNASKED_GRAPH);
+            if (graph) CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        }
+    } else {
+        while (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed");
+    }
+    CHECK_HAS(c.error.text, way == UNASKED_GRAPH ? "cudaStreamGetCaptureInfo: unknown error" : "cudaStreamIsCapturing: unknown error");
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
+}
+static void test_capture_unasked(void) {
+    int way;
+    for (way = 0; way < UNASKED_WAYS; way++) run_unwatched(2, capture_unasked_rank, &way);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/capture_unasked", test_capture_unasked, 60},
     {"nccl/fake/copy_failed", test_copy_failed, 60},
     {"nccl/fake/beside_failed", test_beside_failed, 60},
     {"nccl/fake/held_up", test_held_up, 60},
