@@ -1155,7 +1155,65 @@ static void test_capture_unasked(void) {
     for (way = 0; way < UNASKED_WAYS; way++) run_unwatched(2, capture_unasked_rank, &way);
 }
 
+/* Calls left to a stream that is captured since: who waits for them on the host is told at once that it is not told of their end, and closing cancels them.
+   What was over, or marked, before the capture is no reason to refuse. */
+enum { SINCE_CLOSE, SINCE_SYNC, SINCE_BESIDE, SINCE_MARKED, SINCE_WAYS };
+static void closed_since_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    int way = *(const int *)ctx;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_comm c;
+    mesh_tensor x;
+    mesh_status status;
+    float *a;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 100 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = a;
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    if (way == SINCE_BESIDE)
+        CHECK_OK(mesh_clip(&c, &x, 1, 1, NULL), c.error);
+    else
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    if (way == SINCE_MARKED) CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK_INT(cudaStreamSynchronize(stream), cudaSuccess);
+    world_meet(t);
+    if (t->rank == 1 || way == SINCE_MARKED) {
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (way == SINCE_SYNC) {
+            CHECK_INT(mesh_comm_sync(&c), MESH_ERR_STATE);
+            CHECK_HAS(c.error.text, "mesh_comm_sync: 1 operation is before on a stream that is captured now");
+            CHECK_HAS(c.error.text, "end the capture first, or call mesh_comm_sync before it");
+        } else {
+            CHECK_INT(mesh_comm_close(&c), way == SINCE_MARKED ? MESH_OK : MESH_ERR_STATE);
+            if (way == SINCE_CLOSE)
+                CHECK_HAS(c.error.text, "1 operation was still under way in comm and now canceled; their stream is captured now: end "
+                                        "the capture first, or call mesh_comm_sync before it");
+            if (way == SINCE_BESIDE) CHECK_HAS(c.error.text, "mesh_comm_close: the caller's stream is being captured");
+        }
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    } else if (way == SINCE_CLOSE) {
+        for (status = MESH_OK; status == MESH_OK;) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 closed it with 1 operation under way");
+    }
+    if (way == SINCE_SYNC) {
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    }
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_closed_since(void) {
+    int way;
+    for (way = 0; way < SINCE_WAYS; way++) run_unwatched(2, closed_since_rank, &way);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/closed_since", test_closed_since, 90},
     {"nccl/fake/capture_unasked", test_capture_unasked, 60},
     {"nccl/fake/copy_failed", test_copy_failed, 60},
     {"nccl/fake/beside_failed", test_beside_failed, 60},

@@ -313,6 +313,7 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
             s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
         if (s->marker_lost) return;
+        c->captured_since = r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit;
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
@@ -404,6 +405,8 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
                                                mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
+    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED) {
+        mesh__fail(why, MESH_ERR_STATE, s->boot->rank, "its stream is captured now"); /* still in progress */
     }
     pthread_mutex_unlock(&s->lock);
     return status;
