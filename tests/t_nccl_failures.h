@@ -1212,7 +1212,61 @@ static void test_closed_since(void) {
     for (way = 0; way < SINCE_WAYS; way++) run_unwatched(2, closed_since_rank, &way);
 }
 
+/* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
+   too. */
+static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
+    (void)comm, (void)p, (void)nbytes, (void)window, (void)flags;
+    return ncclInternalError;
+}
+static cudaError_t no_launch(const void *kernel, dim3 blocks, dim3 threads, void **args, size_t shared, cudaStream_t on) {
+    (void)kernel, (void)blocks, (void)threads, (void)args, (void)shared, (void)on;
+    return cudaErrorLaunchFailure;
+}
+static void in_words_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    int window = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_status status;
+    mesh_comm c;
+    mesh_tensor x;
+    void *handle, *p = NULL;
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = device_floats(&c, 100, 3);
+    CHECK_OK(mesh_alloc(t, 1 << 21, &p, &c.error), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1 && window) s->api.ncclCommWindowRegister = no_window;
+    if (window) {
+        status = mesh_register(&c, p, 1 << 21, &handle);
+        CHECK(!handle);
+    } else {
+        if (t->rank == 1) s->api.cudaLaunchKernel = no_launch;
+        if (t->rank == 1) {
+            mesh_part parts[1];
+            status = mesh__clip_there(&c, &x, 1, parts, 0.5, "mesh_clip");
+        } else {
+            status = mesh_barrier(&c, NULL);
+            if (status == MESH_OK) status = mesh_comm_sync(&c);
+        }
+    }
+    CHECK_INT(status, MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, window ? "mesh_register: ncclCommWindowRegister: internal error" : "mesh_clip: the transport (nccl) says: clipping: unspecified launch failure");
+    if (t->rank != 1) CHECK_HAS(c.error.text, "rank 1 failed: ");
+    CHECK_INT(c.error.rank, 1);
+    s->api.ncclCommWindowRegister = api.ncclCommWindowRegister;
+    s->api.cudaLaunchKernel = api.cudaLaunchKernel;
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_in_words(void) {
+    int window;
+    for (window = 0; window < 2; window++) run_gpus(3, in_words_rank, &window);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/in_words", test_in_words, 60},
     {"nccl/fake/closed_since", test_closed_since, 90},
     {"nccl/fake/capture_unasked", test_capture_unasked, 60},
     {"nccl/fake/copy_failed", test_copy_failed, 60},
