@@ -572,6 +572,10 @@ static void destroy_left_rank(mesh_transport *boot, void *ctx) {
     if (boot->rank == 1) mesh_nccl__of(&gpu.base)->api.ncclCommDestroy = destroy_nothing;
     CHECK_INT(mesh_nccl__close(&gpu.base, &why), boot->rank == 1 ? MESH_ERR_TRANSPORT : MESH_ERR_TIMEOUT);
     CHECK_HAS(why.text, boot->rank == 1 ? "ncclCommDestroy: unhandled system error" : "NCCL has not ended its communicators");
+    world_say(0);
+    world_await(0, 2);
+    fflush(NULL);
+    _exit(test_failures != 0); /* threads are left in NCCL, and what they use */
 }
 static void test_destroy_left(void) { run_world(UNIX, 2, destroy_left_rank, NULL); }
 
