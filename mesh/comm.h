@@ -37,7 +37,7 @@ typedef struct mesh_comm_desc {
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
                                     mesh_error *err);
 /* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
-   Closing a comm that failed to open, was closed already or is all zero is OK. */
+   Inside a capture of the caller's stream what is on it is under way. Closing a comm that failed to open, was closed already or is all zero is OK. */
 MESH_API mesh_status mesh_comm_close(mesh_comm *c);
 /* Add an op: every rank of the mesh adds the same ones in the same order (nothing is sent; a different elem_bytes shows as MISMATCH when
    used). *op goes where a mesh_op goes, on this comm. At most 64. Host memory only. ARGUMENT, STATE; the comm does not fail. */
@@ -63,7 +63,8 @@ MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room);
 /* From now on this stream is the caller's, until another is or the comm is closed: it lives so long (cudaStreamPerThread: and one thread makes all calls).
    Operations start after what is on it; the blocking forms run on it. Without streams: nothing. */
 MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
-/* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. */
+/* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. TIMEOUT, STATE (inside a capture of the stream
+   that it is on) do not fail the comm where no operation has. */
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
 
 /* For transports, first in their close function: closes the comms that are still open and lets go of the transport. STATE: another thread
@@ -814,8 +815,8 @@ MESH__RARE void mesh__detached_settle(mesh_comm *c) {
     }
 }
 
-/* Wait on the host for what has been issued in a group, without an operation. */
-MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+/* Wait on the host for what has been issued in a group, without an operation. *ended: the transport says that it has failed, and nothing in it goes on. */
+MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why, int *ended) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
     mesh_post mark;
@@ -827,7 +828,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     if (status != MESH_OK) return status;
     if (ticket.id == MESH_TICKET_CAPTURED)
         return mesh__fail(why, MESH_ERR_STATE, -1,
-                          "the caller's stream is being captured; copy outside of the capture");
+                          "the caller's stream is being captured; call it outside of the capture");
     mesh__detached_settle(c); /* what these wait for, they tell */
     while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
            !c->failed) {
@@ -836,6 +837,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     }
     if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
     if (c->failed) return mesh__fail(why, (mesh_status)c->error.status, c->error.rank, "%s", c->error.text);
+    *ended = status < 0;
     if (status != MESH_IN_PROGRESS) return status;
     return mesh__fail(why, MESH_ERR_TIMEOUT, e->t->rank,
                       "rank %d: what is on the caller's stream before it has not ended within %l ms; look after what "
@@ -849,30 +851,62 @@ MESH__RARE mesh_status mesh__beside_fence(mesh_comm *c) {
     if (!MESH__HAS(t->ops, fence)) return MESH_OK;
     return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
 }
-MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why) {
+MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why, int *ended) {
     mesh_status status;
+    *ended = 0;
     mesh__detached_settle(c); /* one that fails lets the stream go on */
     if (c->failed) return (mesh_status)c->error.status;
     status = mesh__beside_fence(c);
-    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why);
+    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why, ended);
     if (status == MESH_OK) mesh__impl(c)->beside = 0;
     return status;
 }
 
-/* Block until what was left to streams has ended. */
-MESH__RARE void mesh__comm_settle(mesh_comm *c) {
-    mesh_error why;
+/* How many operations were left to a stream that the program has begun to capture since? */
+MESH__RARE int mesh__detached_unseen(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int i, round, left = 0, unseen = 0;
+    for (round = 0; round < 2 && !(round && !left); round++) {
+        if (round) mesh__progress(e, mesh__now(e) + 1000000); /* who waits sees to it that ends are told */
+        for (i = unseen = 0; i < e->nops; i++) {
+            mesh__op *op = e->op[i];
+            if (op->comm != c || !op->detached) continue;
+            mesh__op_advance(e, op);
+            if (op->state != MESH__ACTIVE || op->failing) continue;
+            left++;
+            unseen += op->unseen;
+        }
+    }
+    return unseen;
+}
+
+/* Block until what was left to streams has ended. What has failed fails the comm everywhere: the others may be in what this rank will not come to. */
+MESH__RARE mesh_status mesh__comm_settle(mesh_comm *c) {
+    const char *call = c->transport->inside.call;
+    mesh_error why = MESH_ZERO;
+    mesh_status status = MESH_OK;
+    int ended = 0, unseen = mesh__detached_unseen(c);
+    if (unseen)
+        return mesh__fail(
+            &c->error, MESH_ERR_STATE, c->transport->rank,
+            "mesh_%s: %d operation%s before on a stream that is captured now, so that the host is not told "
+            "of the end; end the capture first, or call mesh_comm_sync before it",
+            call, unseen, unseen == 1 ? " is" : "s are");
     mesh__detached_settle(c);
-    if (mesh__impl(c)->beside && !c->failed) mesh__beside_settle(c, &why);
+    if (mesh__impl(c)->beside && !c->failed) status = mesh__beside_settle(c, &why, &ended);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (status == MESH_OK) return MESH_OK;
+    if (ended) return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s", call, why.text);
+    return mesh__fail(&c->error, status, why.rank, "mesh_%s: %s", call, why.text);
 }
 
 MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
     mesh__engine *e;
-    int i, k, under_way = 0;
+    int i, k, under_way = 0, captured;
     int64_t limit;
     if (!c || !c->impl) return MESH_OK;
     e = mesh__impl(c)->engine;
-    mesh__comm_settle(c);
+    captured = mesh__comm_settle(c) == MESH_ERR_STATE && !c->failed;
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
         if (op->comm != c) continue;
@@ -918,12 +952,13 @@ MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
     for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
     if (i < e->ncomms) e->ncomms--;
     if (under_way && !c->failed)
-        mesh__fail(
-            &c->error, MESH_ERR_STATE, -1,
-            "mesh_comm_close: %d operation%s still under way in %s and now canceled; wait for every request first",
-            under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
+        mesh__fail(&c->error, MESH_ERR_STATE, -1,
+                   "mesh_comm_close: %d operation%s still under way in %s and now canceled; %s", under_way,
+                   under_way == 1 ? " was" : "s were", mesh__impl(c)->name,
+                   captured ? "their stream is captured now: end the capture first, or call mesh_comm_sync before it"
+                            : "wait for every request first");
     mesh__comm_release(c);
-    return under_way ? MESH_ERR_STATE : MESH_OK;
+    return under_way || captured ? MESH_ERR_STATE : MESH_OK;
 }
 
 MESH_API mesh_status mesh_comm_close(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_close_inside(c)); }
@@ -1114,11 +1149,12 @@ MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
 
 MESH__PRIVATE mesh_status mesh__comm_sync_inside(mesh_comm *c) {
     mesh__engine *e;
+    mesh_status status;
     if (!c || !c->impl) return mesh__comm_closed(c, "mesh_comm_sync");
     e = mesh__impl(c)->engine;
-    mesh__comm_settle(c);
+    status = mesh__comm_settle(c);
     for (mesh__poll(e); mesh__impl(c)->disputing; mesh__poll(e)) mesh__progress(e, mesh__impl(c)->dispute_until);
-    return c->failed ? (mesh_status)c->error.status : MESH_OK;
+    return c->failed ? (mesh_status)c->error.status : status;
 }
 
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }

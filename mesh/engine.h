@@ -147,6 +147,7 @@ typedef struct mesh__op {
     int kept;      /* mesh_keep */
     int orphaned;  /* the transport may still read what it sent from: slot and scratch are never used again */
     int detached;  /* waited for on a stream: nobody holds its request any more */
+    int unseen;    /* whose program captures since: the host is not told of its end before the capture's */
     struct mesh__op *next_detached;
     uint64_t shape;    /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
     int at, oldest;    /* at: the schedule's next step; oldest: no post before it is open */
@@ -584,7 +585,7 @@ MESH__PRIVATE void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->sent = op->received = 0;
     op->serial = ++e->started;
     op->gone_until = op->next_ask = 0;
-    op->stalled = op->alone = op->gone_seen = 0;
+    op->stalled = op->alone = op->gone_seen = op->unseen = 0;
     op->failing = MESH_OK;
     if (!p2p && ++g->sequence >= MESH__TAGGED) g->sequence = 1; /* what is not a message's */
     op->channel = (uint64_t)g->id << 32 | (p2p ? op->tag : g->sequence);
@@ -834,8 +835,10 @@ MESH__PRIVATE int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
         if (s->open) {
             why.text[0] = 0;
             why.rank = -1;
+            why.status = MESH_OK;
             status = e->t->ops->test(e->t, &s->ticket, &why);
             if (status == MESH_IN_PROGRESS) {
+                op->unseen = why.status == MESH_ERR_STATE;
                 settled = 0;
                 continue;
             }

@@ -104,6 +104,7 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_
     void *group;
     mesh_error why = MESH_ZERO;
     mesh_status status = MESH_OK;
+    int ended = 0, inner;
     why.rank = -1;
     if (!impl) return mesh__comm_closed(c, "mesh_copy");
     if (nbytes && (!dst || !src))
@@ -116,11 +117,18 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_
     if (c->failed) return (mesh_status)c->error.status;
     group = impl->group[0]->handle;
     if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, impl->stream, MESH_FENCE_ON);
-    if (status == MESH_OK) status = mesh__group_settle(c, group, &why); /* a copy to the host's memory may block */
+    if (status == MESH_OK)
+        status = mesh__group_settle(c, group, &why, &ended); /* a copy to the host's memory may block */
     if (status == MESH_OK && nbytes) status = t->ops->copy(t, group, dst, db, src, sb, nbytes);
-    if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why, &ended);
     if (c->failed) return (mesh_status)c->error.status;
     if (status == MESH_OK) return MESH_OK;
+    if (ended) { /* and every rank's calls in it: who waits for this one hears why */
+        inner = !mesh__same(t->inside.call, "copy");
+        return mesh__comm_broken(c, status, why.rank, "%s%s%smesh_copy: %u bytes: %s%s%s", inner ? "mesh_" : "",
+                                 inner ? t->inside.call : "", inner ? ": " : "", (uint64_t)nbytes,
+                                 mesh_status_text(status), why.text[0] ? ": " : "", why.text);
+    }
     return mesh__fail(&c->error, status, why.rank, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes,
                       mesh_status_text(status), why.text[0] ? ": " : "", why.text);
 }

@@ -224,9 +224,12 @@ MESH__PRIVATE int mesh__norm_parts(const mesh_tensor *list, int n, int rank, int
 
 /* What a transport says of its part, which fails everywhere. */
 MESH__PRIVATE mesh_status mesh__norm_said(mesh_comm *c, mesh_status status, const char *function) {
+    mesh_error why = MESH_ZERO;
+    int ended = 0;
     if (status == MESH_OK) return status;
+    mesh__group_settle(c, mesh__impl(c)->group[0]->handle, &why, &ended); /* why it ended the group */
     return mesh__comm_broken(c, status, c->transport->rank, "%s: the transport (%s) says: %s", function,
-                             c->transport->ops->name, mesh_status_text(status));
+                             c->transport->ops->name, ended && why.text[0] ? why.text : mesh_status_text(status));
 }
 
 MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,

@@ -352,9 +352,10 @@ MESH__PRIVATE mesh_status mesh__rows_copy(mesh_comm *c, void *dst, const void *s
 MESH__PRIVATE mesh_status mesh__rows_settle(mesh_comm *c) {
     mesh_error why = MESH_ZERO;
     mesh_status status;
+    int ended;
     if (!mesh__by_device(c)) return MESH_OK;
     why.rank = c->transport->rank;
-    status = c->failed ? (mesh_status)c->error.status : mesh__beside_settle(c, &why);
+    status = c->failed ? (mesh_status)c->error.status : mesh__beside_settle(c, &why, &ended);
     if (status == MESH_OK || c->failed) return c->failed ? (mesh_status)c->error.status : MESH_OK;
     return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s%s%s", c->transport->inside.call,
                              mesh_status_text(status), why.text[0] ? ": " : "", why.text);

@@ -40,7 +40,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
              order posted; lengths and check must agree, else both sides end with MISMATCH (where MESH_CAP_CHECK is set).
              A message of 0 bytes is a message. rank is never this rank. Peers may post in any order; a send may complete before
              it is matched. Blocks only where MESH_CAP_STRIDED is set, MESH_REDUCE only where MESH_CAP_REDUCE is.
-   test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS. Or the first error: MISMATCH, PEER, CANCELED (here, or by
+   test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS (why->status STATE: on a stream that the program has begun to capture
+             since; the host is not told of the end before the capture's). Or the first error: MISMATCH, PEER, CANCELED (here, or by
              the peer, which *why then names), TRANSPORT, with *why naming the peer; then too nothing is touched any more and the ticket is freed.
              Where that cannot be promised of what is sent (a send that no longer can be taken back), the error comes with the ticket's id
              MESH_TICKET_ORPHANED: what the messages were sent from may still be read until the transport closes.

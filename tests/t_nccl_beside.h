@@ -558,6 +558,27 @@ static void destroy_fails_rank(mesh_transport *boot, void *ctx) {
 }
 static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NULL); }
 
+/* One that is left whole by that keeps the others, and the rest of this rank's, in NCCL: close says what failed, and not only that NCCL has not ended. */
+static ncclResult_t destroy_nothing(ncclComm_t comm) { return destroyed++ ? destroy_real(comm) : ncclSystemError; }
+static void destroy_left_rank(mesh_transport *boot, void *ctx) {
+    mesh_nccl gpu;
+    mesh_error err, why = MESH_ZERO;
+    char rank[16];
+    (void)ctx;
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    destroy_real = mesh_nccl__of(&gpu.base)->api.ncclCommDestroy;
+    if (boot->rank == 1) mesh_nccl__of(&gpu.base)->api.ncclCommDestroy = destroy_nothing;
+    CHECK_INT(mesh_nccl__close(&gpu.base, &why), boot->rank == 1 ? MESH_ERR_TRANSPORT : MESH_ERR_TIMEOUT);
+    CHECK_HAS(why.text, boot->rank == 1 ? "ncclCommDestroy: unhandled system error" : "NCCL has not ended its communicators");
+    world_say(0);
+    world_await(0, 2);
+    fflush(NULL);
+    _exit(test_failures != 0); /* threads are left in NCCL, and what they use */
+}
+static void test_destroy_left(void) { run_world(UNIX, 2, destroy_left_rank, NULL); }
+
 /* What was left to a stream as a transport closes has 10 s, whatever its own deadline: 600 s. Where it waits for a rank that is lost, none; and what was
    only started is canceled. Words: 0 rank 0 has called, 1 it has aborted. */
 enum { BOUND_LATE, BOUND_LOST, BOUND_STARTED, BOUND_BARE };
@@ -741,6 +762,7 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
+    {"nccl/fake/destroy_left", test_destroy_left, 90},
     {"nccl/fake/device_elsewhere", test_device, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},

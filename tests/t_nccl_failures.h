@@ -1016,7 +1016,262 @@ static void held_up_rank(mesh_transport *t, void *ctx) {
 }
 static void test_held_up(void) { run_unwatched(4, held_up_rank, NULL); }
 
+/* A copy that fails ends the communicator, and with it the comm on every rank: who is in a call of it, or waits inside NCCL for this rank's first one, hears
+   the cause, and the next opening is whole. */
+static cudaError_t no_copy(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t on) {
+    (void)dst, (void)src, (void)nbytes, (void)kind, (void)on;
+    return cudaErrorLaunchFailure;
+}
+static void copy_failed_rank(mesh_transport *t, void *ctx) {
+    int connected = *(const int *)ctx, word = 0;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    a = device_floats(&c, 100, 0);
+    if (connected) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1) {
+        s->api.cudaMemcpyAsync = no_copy;
+        CHECK_INT(mesh_copy(&c, &word, a, sizeof word), MESH_ERR_TRANSPORT);
+        s->api.cudaMemcpyAsync = api.cudaMemcpyAsync;
+    } else { /* by messages, which NCCL has no such reduction for */
+        mesh_status status = mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed: ");
+    }
+    CHECK_HAS(c.error.text, "mesh_copy: 4 bytes: transport failed: a copy: unspecified launch failure");
+    CHECK_INT(c.error.rank, 1);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 0));
+    mesh_free(t, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_copy_failed(void) {
+    int connected;
+    for (connected = 0; connected < 2; connected++) run_gpus(3, copy_failed_rank, &connected);
+}
+
+/* What was put on the caller's stream without an operation fails there: who waits for it is told, and so are the others. */
+static cudaError_t no_query(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorIllegalAddress;
+}
+static void beside_failed_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    mesh_tensor x;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = device_floats(&c, 100, 3);
+    CHECK_OK(mesh_clip(&c, &x, 1, 1, NULL), c.error);
+    if (t->rank == 1) {
+        s->api.cudaEventQuery = no_query;
+        CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "mesh_comm_sync: the device: an illegal memory access");
+        s->api.cudaEventQuery = api.cudaEventQuery;
+    } else {
+        mesh_status status = mesh_barrier(&c, NULL);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed: mesh_comm_sync: the device");
+    }
+    CHECK_INT(c.error.rank, 1);
+    mesh_comm_close(&c);
+}
+static void test_beside_failed(void) { run_unwatched(2, beside_failed_rank, NULL); }
+
+/* Where CUDA does not say whether a stream is captured, or into which graph, nothing is put there: a call says which of its questions failed. */
+static cudaError_t unasked(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    (void)stream, (void)status;
+    return cudaErrorUnknown;
+}
+static cudaError_t unasked_graph(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, void *graph,
+                                 void *nodes, void *edges, void *n) {
+    (void)id, (void)graph, (void)nodes, (void)edges, (void)n;
+    return unasked(stream, status);
+}
+enum { UNASKED_FIRST, UNASKED_AGAIN, UNASKED_MARK, UNASKED_GRAPH, UNASKED_WAYS };
+static void capture_unasked_rank(mesh_transport *t, void *ctx) {
+    int way = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    float *a;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    if (way != UNASKED_FIRST) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    if (way != UNASKED_MARK) CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1) {
+        if (way != UNASKED_MARK) CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (way == UNASKED_GRAPH) {
+            cudaEvent_t fork;
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+            CHECK_INT(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), cudaSuccess);
+            CHECK_INT(cudaEventRecord(fork, stream), cudaSuccess);
+            CHECK_INT(cudaStreamWaitEvent(other, fork, 0), cudaSuccess);
+            CHECK_INT(cudaEventDestroy(fork), cudaSuccess);
+            s->api.cudaStreamGetCaptureInfo = unasked_graph;
+            CHECK_OK(mesh_comm_stream(&c, other), c.error);
+        } else {
+            s->api.cudaStreamIsCapturing = unasked;
+            if (way == UNASKED_FIRST) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+        }
+        status = way == UNASKED_MARK ? mesh_comm_sync(&c) : mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        s->api = api;
+        if (way != UNASKED_MARK) {
+            cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+            CHECK(ended == cudaSuccess || way == UNASKED_GRAPH);
+            if (graph) CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        }
+    } else {
+        while (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed");
+    }
+    CHECK_HAS(c.error.text, way == UNASKED_GRAPH ? "cudaStreamGetCaptureInfo: unknown error" : "cudaStreamIsCapturing: unknown error");
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
+}
+static void test_capture_unasked(void) {
+    int way;
+    for (way = 0; way < UNASKED_WAYS; way++) run_unwatched(2, capture_unasked_rank, &way);
+}
+
+/* Calls left to a stream that is captured since: who waits for them on the host is told at once that it is not told of their end, and closing cancels them.
+   What was over, or marked, before the capture is no reason to refuse. */
+enum { SINCE_CLOSE, SINCE_SYNC, SINCE_BESIDE, SINCE_MARKED, SINCE_WAYS };
+static void closed_since_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    int way = *(const int *)ctx;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_comm c;
+    mesh_tensor x;
+    mesh_status status;
+    float *a;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 100 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = a;
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    if (way == SINCE_BESIDE)
+        CHECK_OK(mesh_clip(&c, &x, 1, 1, NULL), c.error);
+    else
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    if (way == SINCE_MARKED) CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK_INT(cudaStreamSynchronize(stream), cudaSuccess);
+    world_meet(t);
+    if (t->rank == 1 || way == SINCE_MARKED) {
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (way == SINCE_SYNC) {
+            CHECK_INT(mesh_comm_sync(&c), MESH_ERR_STATE);
+            CHECK_HAS(c.error.text, "mesh_comm_sync: 1 operation is before on a stream that is captured now");
+            CHECK_HAS(c.error.text, "end the capture first, or call mesh_comm_sync before it");
+        } else {
+            CHECK_INT(mesh_comm_close(&c), way == SINCE_MARKED ? MESH_OK : MESH_ERR_STATE);
+            if (way == SINCE_CLOSE)
+                CHECK_HAS(c.error.text, "1 operation was still under way in comm and now canceled; their stream is captured now: end "
+                                        "the capture first, or call mesh_comm_sync before it");
+            if (way == SINCE_BESIDE) CHECK_HAS(c.error.text, "mesh_comm_close: the caller's stream is being captured");
+        }
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    } else if (way == SINCE_CLOSE) {
+        for (status = MESH_OK; status == MESH_OK;) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 closed it with 1 operation under way");
+    }
+    if (way == SINCE_SYNC) {
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    }
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_closed_since(void) {
+    int way;
+    for (way = 0; way < SINCE_WAYS; way++) run_unwatched(2, closed_since_rank, &way);
+}
+
+/* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
+   too. */
+static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
+    (void)comm, (void)p, (void)nbytes, (void)window, (void)flags;
+    return ncclInternalError;
+}
+static cudaError_t no_launch(const void *kernel, dim3 blocks, dim3 threads, void **args, size_t shared, cudaStream_t on) {
+    (void)kernel, (void)blocks, (void)threads, (void)args, (void)shared, (void)on;
+    return cudaErrorLaunchFailure;
+}
+static void in_words_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {100};
+    int window = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_status status;
+    mesh_comm c;
+    mesh_tensor x;
+    void *handle, *p = NULL;
+    if (!open_comm(t, &c, "x=3", NULL, 15 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = device_floats(&c, 100, 3);
+    CHECK_OK(mesh_alloc(t, 1 << 21, &p, &c.error), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 1 && window) s->api.ncclCommWindowRegister = no_window;
+    if (window) {
+        status = mesh_register(&c, p, 1 << 21, &handle);
+        CHECK(!handle);
+        while (t->rank != 1 && status == MESH_OK) status = mesh_barrier(&c, NULL); /* it had ended before this rank came to it */
+    } else {
+        if (t->rank == 1) s->api.cudaLaunchKernel = no_launch;
+        if (t->rank == 1) {
+            mesh_part parts[1];
+            status = mesh__clip_there(&c, &x, 1, parts, 0.5, "mesh_clip");
+        } else {
+            status = mesh_barrier(&c, NULL);
+            if (status == MESH_OK) status = mesh_comm_sync(&c);
+        }
+    }
+    CHECK_INT(status, MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, window ? "mesh_register: ncclCommWindowRegister: internal error" : "mesh_clip: the transport (nccl) says: clipping: unspecified launch failure");
+    if (t->rank != 1) CHECK_HAS(c.error.text, "rank 1 failed: ");
+    CHECK_INT(c.error.rank, 1);
+    s->api.ncclCommWindowRegister = api.ncclCommWindowRegister;
+    s->api.cudaLaunchKernel = api.cudaLaunchKernel;
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_in_words(void) {
+    int window;
+    for (window = 0; window < 2; window++) run_gpus(3, in_words_rank, &window);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/closed_since", test_closed_since, 90},
+    {"nccl/fake/capture_unasked", test_capture_unasked, 60},
+    {"nccl/fake/copy_failed", test_copy_failed, 60},
+    {"nccl/fake/beside_failed", test_beside_failed, 60},
     {"nccl/fake/held_up", test_held_up, 60},
     {"nccl/fake/no_stream", test_no_stream, 60},
     {"nccl/fake/no_graph", test_no_graph, 60},

@@ -419,10 +419,12 @@ MESH__RARE mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
     mesh__record none = mesh_nccl__no_record(0);
+    cudaError_t asked;
     g->c->capturing = MESH_NCCL__FREE;
     /* The caller's stream may end now; the communicator may have. The default stream does not, and may have to wait for its mark. */
     if (g->c->refs == 1) g->c->on = g->c->last;
-    if (g->c->refs == 1 && g->c->last != g->c->stream && mesh_nccl__capture_of(s, g->c->last) != MESH_NCCL__BESIDE) {
+    if (g->c->refs == 1 && g->c->last != g->c->stream &&
+        mesh_nccl__capture_of(s, g->c->last, &asked) != MESH_NCCL__BESIDE) {
         mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout);
         mesh_nccl__go_on(s, g->c, g->c->stream);
         mesh_nccl__leave(s, g->c);

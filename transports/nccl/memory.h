@@ -180,7 +180,7 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_register(mesh_transport *t, void *gr
     mesh__record none = mesh_nccl__no_record(0);
     mesh_nccl__vote vote;
     ncclResult_t r = ncclSuccess;
-    int can = 0, done = 0;
+    int can = 0, done = 0, failed;
     *handle = NULL;
     memset(&vote, 0, sizeof vote);
     if (reg) {
@@ -201,8 +201,11 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_register(mesh_transport *t, void *gr
         mesh_nccl__said(s, "ncclCommWindowRegister", r);
         if (r == ncclSuccess && !reg->window) r = s->api.ncclCommRegister(reg->comm, p, (size_t)nbytes, &reg->handle);
         done = r == ncclSuccess && (reg->window || reg->handle);
+        failed = s->trouble.status != MESH_OK && !mesh_nccl__has_ended(s, g->c);
+        if (failed) vote.status = (mesh_status)s->trouble.status, vote.why = s->trouble;
         mesh_nccl__leave(s, g->c);
-        if (!mesh_nccl__all(s, g, done, deadline, &vote)) mesh_nccl__withdraw(s, reg);
+        /* The others may be in NCCL still, and have no vote: the caller tells them. */
+        if (!failed && !mesh_nccl__all(s, g, done, deadline, &vote)) mesh_nccl__withdraw(s, reg);
     }
     if (reg && (reg->window || reg->handle)) { /* without a vote for it: a communicator that has ended holds it */
         reg->next = s->registration;

@@ -26,7 +26,9 @@ static void *mesh_nccl__destroy(void *arg) {
     f->api.cudaSetDevice(f->device);
     for (i = 0; i < f->n; i++) { /* all ranks destroy all: the others wait for those after one that fails here */
         ncclResult_t r = f->api.ncclCommDestroy(f->comm[i]);
+        pthread_mutex_lock(&f->lock);
         if (r != ncclInProgress && f->failed == ncclSuccess) f->failed = r;
+        pthread_mutex_unlock(&f->lock);
     }
     pthread_mutex_lock(&f->lock);
     f->over = 1;
@@ -65,6 +67,7 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, ncc
         pthread_mutex_lock(&f->lock);
         over = f->over;
         left = f->left = !over && mesh_nccl__now(s) >= deadline;
+        *failed = f->failed;
         pthread_mutex_unlock(&f->lock);
     }
     if (left) {
@@ -72,7 +75,6 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, ncc
         return 0;
     }
     pthread_join(thread, NULL);
-    *failed = f->failed;
     pthread_mutex_destroy(&f->lock);
     free(f);
     return 1;
@@ -212,7 +214,7 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, int64_
         if (c->root) mesh_nccl__stop_comm(s, c, c->root, NULL);
     }
     hung |= mesh_nccl__stops_wait(s, mesh_nccl__now(s) + INT64_C(5000000000));
-    if (hung)
+    if (hung && failed == ncclSuccess) /* else that is why */
         status = mesh__fail(
             why, MESH_ERR_TIMEOUT, -1,
             "mesh_nccl_close: NCCL has not ended its communicators at the deadline; they are left (does a graph "

@@ -14,15 +14,15 @@ MESH__PRIVATE void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamC
     s->api.cudaThreadExchangeStreamCaptureMode(mode);
 }
 
-MESH__PRIVATE mesh_nccl__capture mesh_nccl__capture_of(mesh_nccl__state *s, cudaStream_t stream) {
+/* *r: why that cannot be told. */
+MESH__PRIVATE mesh_nccl__capture mesh_nccl__capture_of(mesh_nccl__state *s, cudaStream_t stream, cudaError_t *r) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t r = s->api.cudaStreamIsCapturing(stream, &status);
-    if (r == cudaSuccess) return status == cudaStreamCaptureStatusActive ? MESH_NCCL__CAPTURED : MESH_NCCL__FREE;
+    *r = s->api.cudaStreamIsCapturing(stream, &status);
+    if (*r == cudaSuccess) return status == cudaStreamCaptureStatusActive ? MESH_NCCL__CAPTURED : MESH_NCCL__FREE;
     s->api.cudaGetLastError(); /* or the program would see it */
-    return r == cudaErrorStreamCaptureImplicit ? MESH_NCCL__BESIDE : MESH_NCCL__FREE;
-}
-MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
-    return mesh_nccl__capture_of(s, stream) == MESH_NCCL__CAPTURED;
+    if (*r != cudaErrorStreamCaptureImplicit) return MESH_NCCL__FREE;
+    *r = cudaSuccess;
+    return MESH_NCCL__BESIDE;
 }
 
 MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
@@ -235,6 +235,14 @@ MESH__PRIVATE cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, 
     return r;
 }
 
+/* What is put on a stream goes where? Inside. */
+MESH__PRIVATE mesh_nccl__capture mesh_nccl__put_on(mesh_nccl__state *s, cudaStream_t stream) {
+    cudaError_t r;
+    mesh_nccl__capture capture = mesh_nccl__capture_of(s, stream, &r);
+    mesh_nccl__put(s, "cudaStreamIsCapturing", r);
+    return capture;
+}
+
 MESH__PRIVATE ncclResult_t mesh_nccl__said(mesh_nccl__state *s, const char *what, ncclResult_t r) {
     if (r != ncclSuccess && s->trouble.status == MESH_OK) mesh_nccl__fail(s, &s->trouble, what, r);
     return r;
@@ -286,6 +294,7 @@ MESH__PRIVATE int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, c
 /* Put a mark behind what has been issued in a communicator, if it has none. The caller holds `lock`, which is let go of meanwhile: a stream whose queue
    is full keeps its caller. */
 MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    const char *what = "cudaEventCreateWithFlags";
     mesh_nccl__mark mark;
     mesh_error why;
     cudaError_t r;
@@ -295,12 +304,16 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
     r = mesh_nccl__event(s, &mark.event);
     if (r == cudaSuccess) {
         pthread_mutex_unlock(&s->lock);
-        if (mesh_nccl__capture_of(s, mark.stream)) /* a program's, that comes back from it: then it is put */
+        what = "cudaEventRecord";
+        if (mesh_nccl__capture_of(s, mark.stream, &r)) /* a program's, that comes back from it: then it is put */
             r = cudaErrorStreamCaptureUnsupported;
+        else if (r != cudaSuccess)
+            what = "cudaStreamIsCapturing";
         else if ((r = s->api.cudaEventRecord(mark.event, mark.stream)) == cudaErrorStreamCaptureImplicit)
             s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
         if (s->marker_lost) return;
+        c->captured_since = r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit;
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
@@ -308,7 +321,7 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
     }
     if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit) return;
     c->marked = mark.issued;
-    mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
+    mesh_nccl__cuda_fail(s, &why, what, r);
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
 }
 
@@ -392,6 +405,8 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
                                                mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
+    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED) {
+        mesh__fail(why, MESH_ERR_STATE, s->boot->rank, "its stream is captured now"); /* still in progress */
     }
     pthread_mutex_unlock(&s->lock);
     return status;
@@ -438,7 +453,7 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     }
     beside = id > c->marked && c->life != MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
-    if (beside) beside = mesh_nccl__capture_of(s, c->last); /* no mark: nothing to wait for */
+    if (beside) beside = (int)mesh_nccl__put_on(s, c->last); /* no mark: nothing to wait for */
     if (beside == MESH_NCCL__BESIDE)
         mesh_nccl__put(s, "the stream of the operations before", cudaErrorStreamCaptureImplicit);
     if (beside == MESH_NCCL__CAPTURED && s->trouble.status == MESH_OK)
@@ -468,11 +483,15 @@ MESH__PRIVATE void mesh_nccl__marker_wait(mesh_nccl__state *s, mesh_nccl__comm *
 MESH__PRIVATE int mesh_nccl__one_graph(mesh_nccl__state *s, const mesh_nccl__comm *c, cudaStream_t next) {
     unsigned long long id[2] = {0, 0};
     int i;
-    if (!s->api.cudaStreamGetCaptureInfo) return c->on == c->stream && mesh_nccl__capturing(s, c->on);
+    if (!s->api.cudaStreamGetCaptureInfo)
+        return c->on == c->stream && mesh_nccl__put_on(s, c->on) == MESH_NCCL__CAPTURED;
     for (i = 0; i < 2; i++) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         cudaError_t r = s->api.cudaStreamGetCaptureInfo(i ? next : c->on, &status, &id[i], NULL, NULL, NULL, NULL);
-        if (r != cudaSuccess) s->api.cudaGetLastError(); /* or the program would see it */
+        if (r == cudaErrorStreamCaptureImplicit)
+            s->api.cudaGetLastError(); /* or the program would see it */
+        else
+            mesh_nccl__put(s, "cudaStreamGetCaptureInfo", r);
         if (r != cudaSuccess || status != cudaStreamCaptureStatusActive) return 0;
     }
     return id[0] == id[1];
@@ -503,16 +522,17 @@ MESH__PRIVATE mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     mesh_nccl__comm *c = g->c;
     mesh__record none = mesh_nccl__no_record(0);
     cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
+    cudaError_t asked;
     if (next == caller && next == c->on) { /* nothing to order: most calls */
-        c->capturing = mesh_nccl__capture_of(s, caller);
+        c->capturing = mesh_nccl__capture_of(s, caller, &asked);
         if (c->capturing == MESH_NCCL__BESIDE) { /* perhaps another device's default stream */
             mesh_nccl__use_device(s);
-            c->capturing = mesh_nccl__capture_of(s, caller);
+            c->capturing = mesh_nccl__capture_of(s, caller, &asked);
         }
-        if (next == c->last || c->capturing == MESH_NCCL__CAPTURED) return MESH_OK;
+        if (asked == cudaSuccess && (next == c->last || c->capturing == MESH_NCCL__CAPTURED)) return MESH_OK;
     }
     if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
-    c->capturing = mesh_nccl__capture_of(s, caller);
+    c->capturing = mesh_nccl__put_on(s, caller);
     if (next != caller) {
         cudaError_t r = s->api.cudaEventRecord(c->enter, caller);
         if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
@@ -540,7 +560,8 @@ MESH__PRIVATE mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group,
         return (mesh_status)c->end.why.status; /* the engine asks test why */
     if (ticket->id != MESH_TICKET_CAPTURED)
         mesh_nccl__behind(s, c, (cudaStream_t)stream, ticket->id);
-    else if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))
+    else if (c->captured_on != (cudaStream_t)stream &&
+             mesh_nccl__put_on(s, (cudaStream_t)stream) == MESH_NCCL__CAPTURED)
         mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0));
     status = (mesh_status)s->trouble.status;
     mesh_nccl__leave(s, c);
