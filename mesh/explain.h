@@ -204,7 +204,7 @@ MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     static const char *const limits[] = {
         "axes split into single prime factors, which are more than 16",
         "every order in which more than 3 axes may change", "every choice among more than 4 axes to slice along first",
-        "layouts on the way beyond the first 1024, or what takes more than some 50 ms to count"};
+        "layouts on the way beyond the first 1024, or what takes more than some 100 ms to count"};
     int k, side;
     size_t start;
     for (side = 0; side < 2; side++) {

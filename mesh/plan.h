@@ -65,7 +65,7 @@ enum {
     MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
     MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
     MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
-    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024 of a kind, or than 50 ms of counting */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024 of a kind, or than 100 ms of counting */
 };
 
 /* The best plan under the cap. ARGUMENT: specs that do not fit mesh and shape, one partial op to another, R -> P(avg) or
@@ -89,7 +89,8 @@ enum {
     MESH__EXACT_RANKS = 12, /* up to so many are counted one by one where sizes do not divide */
     MESH__BYTES_RANKS = 64, /* ... and in the end, or where only bytes count, also where replicas share */
     MESH__TRIES = 1024,     /* layouts by way of which a search goes, at most */
-    MESH__WORK = 1500000,   /* ranks and peers visited to count bytes, in all: some 50 ms */
+    MESH__WORK = 3000000,   /* ranks and peers visited to count bytes, in all: some 100 ms */
+    MESH__BOX_WORK = 4,     /* what a rank's boxes take where its peers need not be visited */
     MESH__TRY_PS = 30000000 /* what a plan must take for each of them to be worth a look */
 };
 
@@ -277,7 +278,9 @@ MESH__PRIVATE int mesh__step_cost(mesh__search *q, int last) {
         q->limited |= MESH_LIMIT_TRIES;
         count = 0;
     }
-    if (count) q->work += (p->at[0].size + (int64_t)p->at[1].size) * (route.replicas > 1 ? p->at[1].size : 1);
+    if (count)
+        q->work += (p->at[0].size + (int64_t)p->at[1].size) * (route.replicas > 1 ? p->at[1].size : MESH__BOX_WORK) *
+                   route.summands;
     if (count && q->bytes_only && q->found == q->cap && !q->d->scratch_cap &&
         mesh__add64(p->bytes, mesh__step_least(p, &route)) > q->best[q->found - 1].bytes)
         return 0;
@@ -731,10 +734,12 @@ MESH__PRIVATE int mesh__is_worth(mesh__search *q) {
     mesh__moves_layouts(&route, p, k);
     box = mesh__largest_box(p, k + 1);
     p->nsteps--;
-    if (route.summands == 1)
+    if (route.summands == 1) {
         least = mesh__step_least(p, &route);
-    else if (!route.placed.n && !route.to_zero.n)
+        q->work += (int64_t)p->at[1].size * MESH__BOX_WORK;
+    } else if (!route.placed.n && !route.to_zero.n) {
         least = mesh_box_count(&box) * p->elem_bytes;
+    }
     return mesh__add64(p->bytes, least) < q->best[q->found - 1].bytes;
 }
 
