@@ -218,11 +218,10 @@ MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attent
 
 /* ---- // >>rows: between the caller's memory and runs of floats ---- */
 
-/* Row x run of positions of a strided tensor: the address of its first element. */
-MESH__PRIVATE unsigned char *mesh__ring_at(const mesh__ring *r, const void *data, const int64_t *stride, int heads,
-                                           int64_t row, int64_t position) {
-    int64_t at = row / heads * stride[0] + row % heads * stride[1] + position * stride[2];
-    return (unsigned char *)(uintptr_t)data + at * (int64_t)mesh_dtype_bytes(r->a->dtype);
+/* A position of a strided tensor: the address of its first element. */
+MESH__PRIVATE unsigned char *mesh__ring_at(const mesh__ring *r, const void *data, const int64_t *stride,
+                                           int64_t position) {
+    return (unsigned char *)(uintptr_t)data + position * stride[2] * (int64_t)mesh_dtype_bytes(r->a->dtype);
 }
 
 /* The caller's tensor from position `before` on, `length` positions of it, as rows in the order batch, head, position. */
@@ -338,12 +337,12 @@ MESH__PRIVATE int mesh__ring_part(const mesh__ring *r, const unsigned char *bloc
     p->kv_stride[2] = a->width;
     p->kv_stride[1] = of->positions * a->width;
     p->kv_stride[0] = a->kv_heads * p->kv_stride[1];
-    p->q = mesh__ring_at(r, a->q, r->q_stride, a->heads, 0, before);
+    p->q = mesh__ring_at(r, a->q, r->q_stride, before);
     p->k = block + (size_t)(skip * a->width) * bytes;
     p->v = block + (values + (size_t)(skip * a->width)) * bytes;
     if (r->back) {
         float *grad = r->grad[0] + skip * r->kv_rows * a->width;
-        p->grad_out = mesh__ring_at(r, a->grad_out, r->q_stride, a->heads, 0, before);
+        p->grad_out = mesh__ring_at(r, a->grad_out, r->q_stride, before);
         p->lse_all = r->lse + before * r->rows;
         p->dot = r->dot + before * r->rows;
         p->grad_q = r->out + before * r->rows * a->width;

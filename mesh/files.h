@@ -62,9 +62,10 @@ MESH__PRIVATE void mesh__crc_make(mesh__crc *c) {
     for (k = 1; k < 67; k++) c->power[k] = mesh__crc_times(c->power[k - 1], c->power[k - 1]);
 }
 
-/* The remainder goes on over n bytes; without the ones before and after. */
-MESH__PRIVATE uint32_t mesh__crc_over(const mesh__crc *c, uint32_t v, const void *data, size_t n) {
+/* The remainder of n bytes, without the ones before and after. */
+MESH__PRIVATE uint32_t mesh__crc_over(const mesh__crc *c, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
+    uint32_t v = 0;
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t a = mesh__get32(p) ^ v, b = mesh__get32(p + 4);
         v = c->byte[7][a & 255] ^ c->byte[6][a >> 8 & 255] ^ c->byte[5][a >> 16 & 255] ^ c->byte[4][a >> 24] ^
@@ -84,7 +85,7 @@ MESH__PRIVATE uint32_t mesh__crc_shift(const mesh__crc *c, uint32_t v, uint64_t 
 
 /* The summand of n bytes that `after` others follow in the file. */
 MESH__PRIVATE uint32_t mesh__crc_place(const mesh__crc *c, const void *data, size_t n, int64_t after) {
-    return mesh__crc_shift(c, mesh__crc_over(c, 0, data, n), (uint64_t)after);
+    return mesh__crc_shift(c, mesh__crc_over(c, data, n), (uint64_t)after);
 }
 
 /* The checksum of a file of so many bytes, all of whose summands were added. */

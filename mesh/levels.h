@@ -330,8 +330,8 @@ MESH__PRIVATE size_t mesh__bundle_at(const mesh__levels *l, int column, int host
     return (size_t)mesh__cells_before(l, column, host) * (size_t)l->nlocal +
            (size_t)place * (size_t)mesh__cell(l, column, host);
 }
-MESH__PRIVATE size_t mesh__got_at(const mesh__levels *l, int column, int host, int place) {
-    return (size_t)(l->start[host] + place) * (size_t)mesh__cell(l, column, l->host);
+MESH__PRIVATE size_t mesh__got_at(const mesh__levels *l, int column, int host) {
+    return (size_t)l->start[host] * (size_t)mesh__cell(l, column, l->host);
 }
 
 MESH__PRIVATE int mesh__bundles_make(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l,
@@ -382,12 +382,12 @@ MESH__PRIVATE void mesh__levels_all_to_all(mesh__schedule *s, const mesh__layout
         mesh__add_round(s, k);
         mesh__add_bundle(s, MESH_SEND, to, &v.host, mesh__bundle_at(l, column, to, 0),
                          (size_t)l->nlocal * (size_t)mesh__cell(l, column, to));
-        mesh__add_bundle(s, MESH_RECV, from, &v.got, mesh__got_at(l, column, from, 0),
+        mesh__add_bundle(s, MESH_RECV, from, &v.got, mesh__got_at(l, column, from),
                          (size_t)mesh__levels_size(l, from) * cell);
     }
     mesh__add_wait(s);
     if (owns)
-        mesh__add_copy(s, v.got.part->base + mesh__got_at(l, column, l->host, 0) * bytes,
+        mesh__add_copy(s, v.got.part->base + mesh__got_at(l, column, l->host) * bytes,
                        v.host.part->base + mesh__bundle_at(l, column, l->host, 0) * bytes,
                        (size_t)l->nlocal * cell * bytes);
     mesh__scope_host(s, l);

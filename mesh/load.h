@@ -26,13 +26,12 @@ typedef struct mesh__load {
 
 /* ---- // >>the first rank: index and headers ---- */
 
-/* A whole file of text, of 100 MB at most. *there: 0 if it is not there, and OK. */
-MESH__PRIVATE mesh_status mesh__text_read(mesh__bytes *b, const char *folder, const char *name, int *there,
-                                          mesh_error *err) {
+/* The whole index, of 100 MB at most. *there: 0 if it is not there, and OK. */
+MESH__PRIVATE mesh_status mesh__index_load(mesh__bytes *b, const char *folder, int *there, mesh_error *err) {
     char path[MESH__PATH_BYTES];
     int64_t nbytes;
     struct stat s;
-    mesh_status status = mesh__path(path, folder, name, err);
+    mesh_status status = mesh__path(path, folder, MESH__INDEX, err);
     int fd;
     *there = 1;
     if (status != MESH_OK) return status;
@@ -89,7 +88,7 @@ MESH__PRIVATE mesh_status mesh__reads_add(mesh__load *l, const mesh__held *f, me
 MESH__PRIVATE mesh_status mesh__folder_read(mesh__load *l, mesh__catalog *named, mesh_error *err) {
     static char single[] = MESH__SINGLE;
     int there, i;
-    mesh_status status = mesh__text_read(&l->index, l->folder, MESH__INDEX, &there, err);
+    mesh_status status = mesh__index_load(&l->index, l->folder, &there, err);
     if (status != MESH_OK) return status;
     if (there) {
         mesh_error why;
@@ -430,7 +429,7 @@ MESH__PRIVATE mesh_status mesh__text_find(mesh__load *l, const char *key, const 
     int first = 1, there;
     char *name;
     const char *what = MESH__INDEX, *holder = "metadata";
-    mesh_status status = mesh__text_read(&l->index, l->folder, MESH__INDEX, &there, err);
+    mesh_status status = mesh__index_load(&l->index, l->folder, &there, err);
     *found = NULL;
     if (status != MESH_OK) return status;
     if (there) {

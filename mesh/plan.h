@@ -435,11 +435,11 @@ MESH__PRIVATE int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) 
     return split;
 }
 
-MESH__PRIVATE uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int kind) {
+MESH__PRIVATE uint32_t mesh__replicated_axes(const mesh *m, const mesh_spec *s) {
     uint32_t mask = 0;
     int i;
     for (i = 0; i < m->naxes; i++)
-        if (s->axis[i].kind == kind && m->axis[i].size > 1) mask |= UINT32_C(1) << i;
+        if (s->axis[i].kind == MESH_REPLICATE && m->axis[i].size > 1) mask |= UINT32_C(1) << i;
     return mask;
 }
 
@@ -452,9 +452,9 @@ MESH__PRIVATE void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *t
     const mesh__form end = mesh__form_of(to);
     mesh__form refined = end, f;
     mesh_spec spec;
-    uint32_t mask = mesh__axes_of_kind(m, to, MESH_REPLICATE);
+    uint32_t mask = mesh__replicated_axes(m, to);
     int start = p->nsteps, first, left, d, i, k, near;
-    if (here) mask &= ~mesh__axes_of_kind(m, here, MESH_REPLICATE);
+    if (here) mask &= ~mesh__replicated_axes(m, here);
     if (!mask || !p->view.ndim) return;
     mesh__refine(p, m, &refined, mask, roomy ? NULL : here);
     spec = mesh__spec_of(&refined, to);
@@ -801,8 +801,7 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
     mesh_plan *p = &q->path;
     const mesh_spec *from = &p->view.from, *to = &p->view.to;
     const mesh *m = &p->at[0];
-    uint32_t partial = mesh__to_reduce(m, from, &p->at[1], to),
-             replicated = mesh__axes_of_kind(m, from, MESH_REPLICATE), used;
+    uint32_t partial = mesh__to_reduce(m, from, &p->at[1], to), replicated = mesh__replicated_axes(m, from), used;
     uint8_t list[MESH_MAX_AXES];
     mesh_spec split_from, split_to;
     int n, d, code, i, every, uneven = !q->same[0][1], split = q->same[2][2], like = q->same[2][3] && q->same[3][3];
@@ -825,7 +824,7 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
         if (split && (used == 0 || used == replicated))
             mesh__heads(q, 2, &split_from, like ? &split_to : NULL,
                         mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to),
-                        used ? mesh__axes_of_kind(&p->at[2], &split_from, MESH_REPLICATE) : 0);
+                        used ? mesh__replicated_axes(&p->at[2], &split_from) : 0);
     }
     mesh__places(q, 0, from, q->same[0][1] ? to : NULL, partial);
     if (split)

@@ -143,7 +143,7 @@ static void test_lost(void) {
         CHECK_INT(law_ended(2, &fine[1]), MESH_OK);
         CHECK_INT(law_event(0, &about), MESH_EVENT_LOST); /* said once, though rank 2 says it too */
         CHECK_INT(about, 1);
-        mesh_socket__frame_send(law_impl(2), law_peer(2, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 1, 0, "?", 1);
+        mesh_socket__frame_send(law_impl(2), law_peer(2, 0)->conn, MESH_SOCKET__F_LOST, 1, 0, "?", 1);
         law_meet(2, 0);
         CHECK_INT(law_event(0, &about), MESH_EVENT_MESSAGE);
         CHECK_INT(law_peer(0, 2)->gone, 0);
@@ -194,13 +194,13 @@ static void test_read_first(void) {
     stranger = dial(ntohs(at.sin_port)); /* so that connections are more than are simply read to their end */
     LAW_UNTIL(law_impl(0)->nconns == 4);
     law_post(0, MESH_RECV, 2, memory, 1, NULL, 2, &more);
-    mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 2, 0, "it fell", 7);
+    mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 2, 0, "it fell", 7);
     mesh_socket__flush(law_impl(1), law_peer(1, 0)->conn);
     LAW_UNTIL(law_peer(0, 2)->conn->deadline);
     deadline = law_peer(0, 2)->conn->deadline;
     for (i = 0; i < N; i++) law_post(2, MESH_SEND, 0, memory, 60000, NULL, 1, &s[i]); /* more than one step reads */
     for (i = 0; i < 20; i++) law_step(2);
-    mesh_socket__frame_send(law_impl(3), law_peer(3, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 2, 0, "it fell", 7);
+    mesh_socket__frame_send(law_impl(3), law_peer(3, 0)->conn, MESH_SOCKET__F_LOST, 2, 0, "it fell", 7);
     mesh_socket__flush(law_impl(3), law_peer(3, 0)->conn);
     for (i = 0; i < 20; i++) law_step(3);
     while (mesh_socket__clock() <= deadline)
@@ -219,7 +219,7 @@ static void test_read_first(void) {
     m.data[m.nbytes] = 0;
     CHECK_HAS((const char *)m.data, "it has given this rank up: it fell");
     /* What is said of a rank itself, it does not believe. */
-    mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 0, 0, "?", 1);
+    mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, "?", 1);
     law_meet(1, 0);
     CHECK_INT(law_peer(0, 0)->gone, 0);
     close(stranger);

@@ -150,7 +150,7 @@ static void testimony_rank(mesh_transport *t, void *ctx) {
     } else {
         if (t->rank != 1) {
             mend_hear(t->rank, 1);
-            mesh_socket__frame_send(s, s->peer[0].conn, MESH_SOCKET__F_LOST, 0, 0, t->rank == 2 ? 3 : 1, 0, "?", 1);
+            mesh_socket__frame_send(s, s->peer[0].conn, MESH_SOCKET__F_LOST, t->rank == 2 ? 3 : 1, 0, "?", 1);
             mesh_socket__flush(s, s->peer[0].conn);
         }
         if (t->rank == 3) mend_tell(0);
@@ -1007,9 +1007,8 @@ static void flooded_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (t->rank == 1 && offers) {
         for (i = 0; i < OFFERS; i++) {
-            mesh_socket__frame_send(s, s->peer[0].conn, MESH_SOCKET__F_OFFER,
-                                    UINT64_C(0x7000000000000000) + (unsigned)i, 0, 1 << 20, (uint64_t)(unsigned)i + 1,
-                                    NULL, 0);
+            CHECK(mesh_socket__frame_put(s, s->peer[0].conn, MESH_SOCKET__F_OFFER, UINT64_C(0x7000000000000000) + (unsigned)i, 0, 1 << 20,
+                                         (uint64_t)(unsigned)i + 1, NULL, 0));
             if (i % 1000 == 0) mesh_socket__flush(s, s->peer[0].conn);
         }
         mesh_barrier(&c, NULL);

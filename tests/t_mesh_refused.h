@@ -235,9 +235,36 @@ static void test_errors(void) {
     CHECK_INT(mesh_make(&r, NULL, &err), MESH_ERR_ARGUMENT);
 }
 
+/* A mistake that no other test makes: each is told from the others. */
+static void test_told_apart(void) {
+    const char *names[2] = {"x", NULL};
+    mesh_degrees degrees = MESH_ZERO;
+    mesh_desc desc = MESH_ZERO;
+    mesh_spec spec;
+    mesh_error err;
+    mesh m;
+    int shape[2] = {2, 3};
+    desc.names = names, desc.shape = shape, desc.naxes = 2;
+    CHECK_INT(mesh_make(&m, &desc, &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "the name of axis 1 is NULL"));
+    CHECK_INT(mesh_from_degrees(NULL, &degrees, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "the mesh is NULL"));
+    CHECK_INT(mesh_from_degrees(&m, NULL, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "the degrees is NULL"));
+    CHECK_INT(mesh_from_degrees(&m, &degrees, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "the order is NULL"));
+    degrees.world = 8, degrees.tp = degrees.cp = 1 << 16; /* the product is 0 in 32 bits */
+    CHECK_INT(mesh_from_degrees(&m, &degrees, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "the degrees overflow at "));
+    CHECK_INT(mesh_parse(&m, "x=2,y=3", 6, &err), MESH_OK);
+    CHECK_INT(mesh_spec_parse_dims(&spec, &m, "[]", MESH_MAX_DIMS + 1, &err), MESH_ERR_ARGUMENT);
+    CHECK(strstr(err.text, "are possible"));
+}
+
 static const test_case mesh_refused_tests[] = {
     {"mesh/law/compose_exists", test_compose_exists, 0},
     {"mesh/errors", test_errors, 0},
+    {"mesh/told_apart", test_told_apart, 0},
 };
 
 #endif

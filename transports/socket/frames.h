@@ -66,9 +66,9 @@ MESH__PRIVATE int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn
 }
 
 /* A frame of a few bytes that must not be lost: without memory for it the connection ends. */
-MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
-                                           uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
-    if (mesh_socket__frame_put(s, c, type, channel, check, a, b, data, nbytes)) return;
+MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t a,
+                                           uint64_t b, const void *data, uint32_t nbytes) {
+    if (mesh_socket__frame_put(s, c, type, 0, 0, a, b, data, nbytes)) return;
     mesh_socket__break(c, MESH_SOCKET__BROKEN);
     mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
 }
@@ -292,7 +292,7 @@ MESH__PRIVATE void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, c
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->state != MESH_SOCKET__UP || c == heard_from || c->broken || c->rank == rank) continue;
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_LOST, 0, 0, (uint64_t)rank, 0, why, (uint32_t)strlen(why));
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_LOST, (uint64_t)rank, 0, why, (uint32_t)strlen(why));
         mesh_socket__flush(s, c);
     }
 }
@@ -359,7 +359,7 @@ MESH__PRIVATE void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p,
     p->taken += nbytes + MESH_SOCKET__HEADER;
     p->lent -= nbytes + MESH_SOCKET__HEADER;
     if (p->taken < MESH_SOCKET__CREDIT / 4 || !p->conn) return;
-    mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_CREDIT, 0, 0, p->taken, 0, NULL, 0);
+    mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_CREDIT, p->taken, 0, NULL, 0);
     p->taken = 0;
 }
 
@@ -382,7 +382,7 @@ MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
                                              uint64_t nbytes, uint64_t check, uint64_t offer) {
     uint64_t expected = r->x.nbytes;
     if (!mesh_socket__agrees(s, r, nbytes, check)) {
-        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_REFUSE, 0, 0, offer, expected, NULL, 0);
+        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_REFUSE, offer, expected, NULL, 0);
         return;
     }
     if (!mesh_socket__id_take(s, r)) {
@@ -392,7 +392,7 @@ MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
     r->matched = 1;
     if (r->x.nbytes == 0) mesh_socket__xfer_done(s, r); /* offered for want of credit */
     r->accepted = 1;
-    if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
+    if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_ACCEPT, offer, r->id, NULL, 0);
     s->event = 1;
 }
 
@@ -401,7 +401,7 @@ MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
 MESH__PRIVATE void mesh_socket__tell_pull(mesh_socket__impl *s, int rank, uint64_t send_id, int over) {
     mesh_socket__conn *c = s->peer[rank].conn;
     if (!c || c->broken) return;
-    mesh_socket__frame_send(s, c, MESH_SOCKET__F_PULL, 0, 0, send_id, (uint64_t)over, NULL, 0);
+    mesh_socket__frame_send(s, c, MESH_SOCKET__F_PULL, send_id, (uint64_t)over, NULL, 0);
     mesh_socket__flush(s, c);
 }
 
@@ -457,7 +457,7 @@ MESH__RARE void mesh_socket__pull_fails(mesh_socket__impl *s, mesh_socket__pull 
     mesh_socket__pull_free(s, q);
     r->moved = 0;
     r->accepted = 1;
-    if (c && !c->broken) mesh_socket__frame_send(s, c, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
+    if (c && !c->broken) mesh_socket__frame_send(s, c, MESH_SOCKET__F_ACCEPT, offer, r->id, NULL, 0);
 }
 
 /* Copy some of what is lent to this rank, a piece of each. Returns 1 if there was anything. */
@@ -662,7 +662,7 @@ MESH__PRIVATE int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
     if (!x || !mesh_socket__unoffer(p, x)) { /* canceled meanwhile */
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_WITHDRAW, 0, 0, f->b, 0, NULL, 0);
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_WITHDRAW, f->b, 0, NULL, 0);
         return 1;
     }
     if (x->loan) mesh_socket__loan_end(s, x);

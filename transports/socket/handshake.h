@@ -48,7 +48,7 @@ MESH__RARE void mesh_socket__established(mesh_socket__impl *s, mesh_socket__conn
     if (p->held_len) mesh_socket__raw(s, c, p->held, (size_t)p->held_len);
     p->held_len = 0;
     mesh_socket__use_ring(s, c);
-    if (s->closing) mesh_socket__frame_send(s, c, MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
+    if (s->closing) mesh_socket__frame_send(s, c, MESH_SOCKET__F_GOODBYE, 0, 0, NULL, 0);
     mesh_socket__waiting_go(s, c->rank);
     mesh_socket__flush(s, c);
 }

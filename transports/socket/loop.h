@@ -593,7 +593,7 @@ MESH__PRIVATE void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *
         return;
     }
     if (up) { /* it may be alive */
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
         mesh_socket__flush(s, c);
     }
     mesh_socket__conn_failed(c, up ? c->doubt : "it did not finish the handshake", 0);

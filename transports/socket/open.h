@@ -330,8 +330,8 @@ MESH__RARE mesh_status mesh_socket__give_up(mesh_socket__impl *s, const int *ran
     for (i = 0; i < n; i++) {
         mesh_socket__conn *c = s->peer[ranks ? ranks[i] : i].conn;
         if (!c) continue;
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)(-(int64_t)why->status),
-                                (uint64_t)why->rank, why->text, (uint32_t)strlen(why->text));
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, (uint64_t)(-(int64_t)why->status), (uint64_t)why->rank,
+                                why->text, (uint32_t)strlen(why->text));
         mesh_socket__flush(s, c);
     }
     return mesh__fail(err, (mesh_status)why->status, why->rank, "%s", why->text);
@@ -395,7 +395,7 @@ MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_e
     mesh__put64(book + 56, s->job);
     for (i = 1; i < size; i++)
         if (s->peer[i].conn) {
-            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book,
+            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, book,
                                     (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
             mesh_socket__flush(s, s->peer[i].conn);
         }
@@ -414,7 +414,7 @@ MESH__RARE void mesh_socket__move(mesh_socket__impl *s) {
     if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, 0))
         while (p->conn == joined && p->coming && mesh_socket__clock() < s->open_deadline) mesh_socket__round(s, 100);
     if (p->conn == joined) {
-        mesh_socket__frame_send(s, joined, MESH_SOCKET__F_STAYS, 0, 0, 0, 0, NULL, 0);
+        mesh_socket__frame_send(s, joined, MESH_SOCKET__F_STAYS, 0, 0, NULL, 0);
         mesh_socket__flush(s, joined);
         return;
     }
@@ -876,7 +876,7 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
         if (!without) mesh_socket__round(s, 1);
     }
     if (without && s->peer[rank].conn == c && !c->broken) {
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARE, 0, 0, (uint64_t)h->n, h->heap, NULL, 0);
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARE, (uint64_t)h->n, h->heap, NULL, 0);
         mesh_socket__flush(s, c);
         return 1;
     }
@@ -926,7 +926,7 @@ MESH__RARE mesh_status mesh_socket__share_lead(mesh_socket__impl *s, int64_t dea
     for (i = 1; i < h->n; i++) {
         mesh_socket__conn *c = s->peer[h->rank[i]].conn;
         if (!c) continue;
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)s->sharing, 0, NULL, 0);
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARED, (uint64_t)s->sharing, 0, NULL, 0);
         mesh_socket__flush(s, c);
     }
     return MESH_OK;
@@ -956,7 +956,7 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
                 "mesh_socket: no shared memory, so sockets: rank %d is connected to over TCP, or there are no descriptors left",
                 lead);
         p->shares = MESH_SOCKET__SAYS_NOTHING;
-        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
+        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, (uint64_t)mapped, 0, NULL, 0);
         said = mesh_socket__said(s, lead, deadline);
     }
     if (s->told.status != MESH_OK)

@@ -409,7 +409,7 @@ MESH__PRIVATE mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     s->closing = 1;
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken)
-            mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
+            mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, NULL, 0);
     limit = mesh_socket__clock() + patience;
     told = mesh_socket__clock() + INT64_C(1000000000);
     while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */

@@ -482,8 +482,8 @@ MESH__PRIVATE void mesh_socket__unsettle(mesh_socket__impl *s, int rank) {
 
 /* ---- // >>lists of messages ---- */
 
-MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
-                                           uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes);
+MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t a,
+                                           uint64_t b, const void *data, uint32_t nbytes);
 
 MESH__PRIVATE void mesh_socket__list_add(mesh_socket__list *l, mesh_socket__xfer *x) {
     if (!l->head) l->tail = &l->head;
@@ -605,7 +605,7 @@ MESH__PRIVATE void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         }
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
         if (p->conn && x->x.direction == MESH_SEND && x->matched && x->remote)
-            mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
+            mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, x->remote, 0, NULL, 0);
         mesh_socket__id_drop(s, x);
     }
     k->left = 0;
