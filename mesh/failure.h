@@ -193,14 +193,16 @@ MESH__RARE void mesh__dispute_settle(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     char calls[360];
     mesh__text t = mesh__text_on(calls, sizeof calls);
-    int i;
+    int i, message = mesh__call_is(impl->dispute[0].kind, MESH_P2P); /* its two ends are two calls */
     for (i = 0; i < impl->dispute_ranks; i++) {
         mesh__put(&t, "%srank %d calls ", i ? ", " : "", impl->dispute_rank[i]);
         mesh__put_record(&t, &impl->dispute[i]);
     }
     if (impl->dispute_ranks < 2) mesh__put(&t, "%s%s", t.len ? "; " : "", impl->dispute_why.text);
     mesh__fail(&c->error, MESH_ERR_MISMATCH, impl->dispute_ranks == 2 ? impl->dispute_rank[1] : impl->dispute_why.rank,
-               "%s: ranks disagree: %s; call the same on every rank of the group", impl->name, calls);
+               "%s: ranks disagree: %s; %s", impl->name, calls,
+               message ? "give a message one count and dtype at both ends, and the v-form at both or at neither"
+                       : "call the same on every rank of the group");
     mesh__comm_fail(c);
 }
 

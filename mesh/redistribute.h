@@ -19,6 +19,8 @@ EXAMPLE
 
 CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
+    What differs from one group to the next (each pipeline stage's own tensors) goes over a comm of the group's own (mesh_group_through, mesh_comm_open): on the
+    whole comm ranks that exchange nothing there are told of other layouts only by the next call that all of them are in.
     Source and destination do not overlap in memory, but where one is a part of the other: each element of the smaller lies where it lies in the
     larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard; the same data in both where every
     rank's part is the same box, as of R and I, and of P where it keeps its summand). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.

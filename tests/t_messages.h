@@ -358,6 +358,7 @@ static void message_wrong_rank(mesh_transport *t, void *ctx) {
     } else if (what < 5) {
         CHECK_HAS(c.error.text, "rank 0 calls send");
         CHECK_HAS(c.error.text, "rank 1 calls recv");
+        CHECK_HAS(c.error.text, "; give a message one count and dtype at both ends, and the v-form at both or at neither");
     } else {
         CHECK_HAS(c.error.text, "a cycle of ranks");
         CHECK_HAS(c.error.text, "recv(1 x i32) on \"x\", tag 1");
