@@ -40,6 +40,9 @@ unit() { # the tests of test_mpi.c
     line=$(run "$1" "$build/test_mpi_$mpi" --late)
     grep -q "^closed late: 0 checks failed" <<<"$line"
     told $? "a transport that is closed behind MPI_Finalize, on $1 ranks of $mpi" "$line"
+    line=$(run "$1" "$build/test_mpi_$mpi" --alone)
+    grep -q "^failed alone: 0 checks failed" <<<"$line"
+    told $? "a rank that cannot take part in what opens the transport is named by all others, on $1 ranks of $mpi" "$line"
     [ "$mpi" = openmpi ] && [ "$1" -gt 2 ] || return # MPICH ends the job with its rank
     line=$(run "$1" --enable-recovery "$build/test_mpi_$mpi" --killed)
     grep -q "^killed: 0 checks failed" <<<"$line"

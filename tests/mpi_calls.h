@@ -53,7 +53,12 @@ int MPI_Request_free(MPI_Request *r) { /* of a collective that is under way it i
     CHECK_INT(code, MPI_SUCCESS);
     return code;
 }
-int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *r) { return comms_now++, PMPI_Comm_idup(comm, made, r); }
+int MPI_Iallgather(const void *from, int n, MPI_Datatype type, void *to, int count, MPI_Datatype as, MPI_Comm comm, MPI_Request *r) {
+    return fails("MPI_Iallgather") ? MPI_ERR_OTHER : PMPI_Iallgather(from, n, type, to, count, as, comm, r);
+}
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *r) {
+    return fails("MPI_Comm_idup") ? MPI_ERR_OTHER : (comms_now++, PMPI_Comm_idup(comm, made, r));
+}
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
     return comms_now++, PMPI_Comm_create_group(comm, group, tag, made);
 }

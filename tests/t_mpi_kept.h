@@ -51,6 +51,30 @@ static void given_back(int few, int copied) {
     }
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
+/* A message that nobody received keeps its communicator, of which all have said that they use it no more: the next in its place would have it. */
+static void kept_with_message(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    MPI_Request all;
+    int i, v = 0, ended = 0, freed;
+    double end = test_now() + 30;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    mesh_mpi__of(&net.base)->idle_most = 0;
+    for (i = 0, freed = comms_freed; i < 2 && open_order(&net, &c, i); i++) {
+        if (i == 0 && net.base.rank == 0) CHECK_OK(mesh_send(&c, "x", 1, &v, 1, MESH_I32), c.error);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        mesh_comm_close(&c);
+    }
+    while (comms_freed == freed && test_now() < end) mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000); /* the second */
+    MPI_Ibarrier(MPI_COMM_WORLD, &all);
+    while (!ended && test_now() < end) {
+        mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000);
+        MPI_Test(&all, &ended, MPI_STATUS_IGNORE);
+    }
+    CHECK_INT(comms_freed, freed + 1);
+    CHECK_INT(links_of(&net), 2);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
 static void test_given_back(void) {
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -58,6 +82,7 @@ static void test_given_back(void) {
     given_back(0, 0);
     given_back(size - 1, 0);
     given_back(-1, 1);
+    if (size > 1) kept_with_message();
 }
 
 #endif /* T_MPI_KEPT_H */

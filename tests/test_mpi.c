@@ -1167,6 +1167,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     world_elsewhere = world_of_mpi;
     if (argc > 1 && !strcmp(argv[1], "--killed")) alarm(100), _exit(rank_killed()); /* MPI_Finalize would wait for it */
+    if (argc > 1 && !strcmp(argv[1], "--alone")) alarm(100), _exit(failed_alone());
     if (argc > 1 && !strcmp(argv[1], "--late")) alarm(100), _exit(closed_late());
     if (argc > 2 && !strcmp(argv[1], "--limit")) limit = (unsigned)atoi(argv[2]), argc -= 2, argv += 2;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {

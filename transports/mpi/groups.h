@@ -77,6 +77,16 @@ MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int ra
     }
 }
 
+/* Was this said of a comm that its speaker has ended, or this rank? Who gave a group up there left its words behind, and ids of comms are in no order of time. */
+MESH__RARE int mesh_mpi__is_past(const mesh_mpi__impl *s, int by, uint32_t comm) {
+    const mesh__engine *e = (const mesh__engine *)s->net->base.engine;
+    mesh_error why;
+    int i;
+    for (i = 0; e && i < e->ncomms; i++)
+        if (e->comm[i]->id == comm) return e->comm[i]->failed || mesh_mpi__is_ended(s, comm, by, &why) != MESH_OK;
+    return 1;
+}
+
 /* A vote to or from a rank. What was said of groups opened before, and given up, is passed over. */
 MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, int tag, mesh_mpi__vote *v,
                                       int64_t deadline, mesh_error *why) {
@@ -103,7 +113,8 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
         if (status != MESH_OK) return status;
         w = mesh__reading(bytes);
         mesh_mpi__vote_wire(&w, v);
-    } while (v->id < id || (v->id == id && v->round < round));
+    } while (v->id < id || (v->id == id && v->round < round) ||
+             (v->id >> 8 != id >> 8 && mesh_mpi__is_past(s, rank, v->id >> 8)));
     return MESH_OK;
 }
 

@@ -195,13 +195,49 @@ MESH__RARE mesh_status mesh_mpi__fail_in(mesh_error *err, const char *function, 
     return mesh_mpi__fail(err, -1, text, code);
 }
 
+/* Where ranks that open the transport hear of one that cannot go on: the last of their own communicators that all have asked for. */
+MESH__RARE MPI_Comm mesh_mpi__meanwhile(const mesh_mpi__impl *s) {
+    return s->agreed ? MPI_COMM_NULL : s->control != MPI_COMM_NULL ? s->control : s->world;
+}
+
+/* This rank does not take part in what all do next. What is sent outlives the transport. */
+MESH__RARE void mesh_mpi__give_up(const mesh_mpi__impl *s, mesh_status status) {
+    static const signed char said[] = {0, -1, -2, -3, -4, -5, -6, -7, -8, -9};
+    MPI_Comm on = mesh_mpi__meanwhile(s);
+    int i;
+    for (i = 0; on != MPI_COMM_NULL && i < s->net->base.size; i++) {
+        MPI_Request r;
+        if (i != s->net->base.rank &&
+            MPI_Isend(&said[-(int)status], 1, MPI_BYTE, i, MESH_MPI__GIVEN_UP, on, &r) == MPI_SUCCESS)
+            MPI_Request_free(&r);
+    }
+}
+
+/* Has another rank said so? */
+MESH__RARE mesh_status mesh_mpi__given_up(const mesh_mpi__impl *s, mesh_error *err) {
+    MPI_Comm on = mesh_mpi__meanwhile(s);
+    MPI_Status from;
+    signed char said = 0;
+    int there = 0;
+    if (on == MPI_COMM_NULL || MPI_Iprobe(MPI_ANY_SOURCE, MESH_MPI__GIVEN_UP, on, &there, &from) != MPI_SUCCESS ||
+        !there || MPI_Recv(&said, 1, MPI_BYTE, from.MPI_SOURCE, MESH_MPI__GIVEN_UP, on, &from) != MPI_SUCCESS)
+        return MESH_OK;
+    return mesh__fail(err, (mesh_status)said, from.MPI_SOURCE, "mesh_mpi_open: rank %d failed: %s; it says why",
+                      from.MPI_SOURCE, mesh_status_text((mesh_status)said));
+}
+
 /* Until all ranks of a communicator have come to what this is a request of. On error it may be under way yet. */
 MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *function, MPI_Request *r, int64_t deadline,
                                           mesh_error *err) {
     int64_t start = mesh_mpi__clock(), now = start;
     int ended = 0, code, *left = &mesh_mpi__of(t)->left_to_mpi;
+    mesh_status status;
     while ((code = MPI_Test(r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
         now = mesh_mpi__clock();
+        if ((status = mesh_mpi__given_up(mesh_mpi__of(t), err)) != MESH_OK) {
+            *left = 1;
+            return status;
+        }
         if (now >= deadline) {
             *left = 1;
             return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
@@ -257,6 +293,7 @@ MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, mesh_mpi__opening *o, 
     code = MPI_Iallgather(o->said, 16, MPI_BYTE, all, 16, MPI_BYTE, s->control, &r);
     status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, &why)
                                  : mesh_mpi__fail(&why, t->rank, "mesh_mpi_open: MPI_Iallgather", code);
+    if (code != MPI_SUCCESS) mesh_mpi__give_up(s, status);
     s->agreed = status == MESH_OK;
     for (i = 0; i < t->size && status == MESH_OK; i++)
         if (all[2 * i + 1])
@@ -327,6 +364,7 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mp
     mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &o->made[0], &s->world, deadline, &why);
     if (status == MESH_OK)
         status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &o->made[1], &s->control, deadline, &why);
+    if (status != MESH_OK && !s->left_to_mpi) mesh_mpi__give_up(s, own != MESH_OK ? own : status);
     if (status != MESH_OK && own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
     if (status != MESH_OK) {
         if (err) *err = why;

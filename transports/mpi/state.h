@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* Tags on the communicator beside the data. */
-enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
+enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT, MESH_MPI__GIVEN_UP };
 /* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. ASK: are you still sending
    this? COMES, COMES_NOT: the answers. BACK: I use this communicator no more. WANTED: give it back when you do not. FREE: all have. */
 enum {
