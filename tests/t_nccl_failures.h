@@ -1212,6 +1212,66 @@ static void test_closed_since(void) {
     for (way = 0; way < SINCE_WAYS; way++) run_unwatched(2, closed_since_rank, &way);
 }
 
+/* What ends soon is no reason to refuse either: a capture of another thread's that the default stream is beside, and one that is over, where the mark that shows
+   it is the marker's to put. */
+static int ends_asked;
+static cudaStream_t ends_captured; /* the other thread's; this one plays it */
+static mesh_nccl__comm *ends_kept;
+static cudaError_t ends_soon(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    cudaGraph_t graph;
+    if (ends_kept) ends_kept->marking = 0;
+    if (ends_captured && ++ends_asked == 8) {
+        CHECK_INT(cudaStreamEndCapture(ends_captured, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        ends_captured = NULL;
+    }
+    return law_api.cudaStreamIsCapturing(stream, status);
+}
+static void capture_ends_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    cudaStream_t stream;
+    mesh_comm c;
+    float *a;
+    int beside = *(const int *)ctx, closes;
+    enum cudaStreamCaptureStatus status;
+    law_api = s->api;
+    for (closes = 0; closes < 2; closes++) {
+        CHECK_INT(cudaStreamCreateWithFlags(&stream, beside ? cudaStreamDefault : cudaStreamNonBlocking), cudaSuccess);
+        if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+        k = law_whole(&c);
+        a = device_floats(&c, 100, 1);
+        if (!beside) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+        ends_asked = 0;
+        ends_captured = stream;
+        ends_kept = NULL;
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        s->api.cudaStreamIsCapturing = ends_soon;
+        if (!beside) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__mark_now(s, k);
+            CHECK(k->marked != k->issued && k->captured_since);
+            k->marking = mesh_nccl__now(s);
+            pthread_mutex_unlock(&s->lock);
+            ends_asked = 7;
+            ends_soon(stream, &status);
+            ends_kept = k;
+        }
+        if (!closes) CHECK_OK(mesh_comm_sync(&c), c.error);
+        if (!closes) k->marking = 0;
+        CHECK_OK(mesh_comm_close(&c), c.error);
+        CHECK(!ends_captured);
+        s->api = law_api;
+        mesh_free(t, a, &c.error);
+        CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    }
+}
+static void test_capture_ends(void) {
+    int beside;
+    for (beside = 0; beside < 2; beside++) run_unwatched(2, capture_ends_rank, &beside);
+}
+
 /* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
    too. */
 static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
@@ -1268,6 +1328,7 @@ static void test_in_words(void) {
 
 static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/capture_ends", test_capture_ends, 90},
     {"nccl/fake/closed_since", test_closed_since, 90},
     {"nccl/fake/capture_unasked", test_capture_unasked, 60},
     {"nccl/fake/copy_failed", test_copy_failed, 60},

@@ -196,8 +196,8 @@ typedef struct mesh_nccl__comm {
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
     int64_t marking;                    /* since when one is being put on `last`, or is wanted; 0: none */
     int wanted;                         /* the marker is to put it, or does */
-    int captured_since;                 /* none can be put: the program captures `last`, or beside it */
-    mesh_nccl__mark *mark;              /* a ring */
+    int64_t captured_since; /* none could be put: the program captured `last`, or beside it; 0: the last one was */
+    mesh_nccl__mark *mark;  /* a ring */
     int first_mark, nmarks, mark_cap;
     mesh_nccl__history past;
     void *word; /* of barriers */

@@ -313,7 +313,10 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
             s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
         if (s->marker_lost) return;
-        c->captured_since = r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit;
+        if (r != cudaErrorStreamCaptureUnsupported && r != cudaErrorStreamCaptureImplicit)
+            c->captured_since = 0;
+        else if (!c->captured_since)
+            c->captured_since = mesh_nccl__now(s);
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
@@ -392,6 +395,17 @@ static void *mesh_nccl__marker(void *arg) {
     return NULL;
 }
 
+/* Can no mark be put on a communicator's stream? Not while the program captures it. Another stream's capture, which the default stream is beside, may be
+   another thread's, and end soon. The caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__unmarkable(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    cudaError_t r;
+    mesh_nccl__capture now;
+    mesh_nccl__use_device(s);
+    now = mesh_nccl__capture_of(s, c->last, &r);
+    return now == MESH_NCCL__CAPTURED ||
+           (now == MESH_NCCL__BESIDE && mesh_nccl__now(s) > c->captured_since + MESH_NCCL__GRACE_NS);
+}
+
 MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
@@ -405,7 +419,8 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
                                                mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
-    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED) {
+    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED &&
+               mesh_nccl__unmarkable(s, c)) {
         mesh__fail(why, MESH_ERR_STATE, s->boot->rank, "its stream is captured now"); /* still in progress */
     }
     pthread_mutex_unlock(&s->lock);
