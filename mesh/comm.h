@@ -792,9 +792,10 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 /* ---- // >>closing ---- */
 
 /* What was no operation ended because of what has happened on another rank: that is waited for a little, and fails the comm with its cause. */
-MESH__RARE void mesh__cause_await(mesh_comm *c) {
+MESH__RARE void mesh__cause_await(mesh_comm *c, mesh_status status) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t until = mesh__now(e) + MESH__GRACE_NS;
+    if (status != MESH_ERR_CANCELED && status != MESH_ERR_PEER && status != MESH_ERR_MISMATCH) return;
     while (!c->failed && (mesh__now(e) < until || mesh__impl(c)->disputing || mesh__loss_due(e, c))) {
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
@@ -839,7 +840,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
     }
-    if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
+    mesh__cause_await(c, status);
     if (c->failed) return mesh__fail(why, (mesh_status)c->error.status, c->error.rank, "%s", c->error.text);
     *ended = status < 0;
     if (status != MESH_IN_PROGRESS) return status;

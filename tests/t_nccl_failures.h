@@ -1272,6 +1272,65 @@ static void test_capture_ends(void) {
     for (beside = 0; beside < 2; beside++) run_unwatched(2, capture_ends_rank, &beside);
 }
 
+/* Where CUDA answers about no mark any more, the end of the communicator's abort tells: nobody waits for what a mark would say. (The time from which the last
+   resort counts is moved on and on.) */
+static mesh_nccl__comm *blind_comm;
+static cudaError_t blind_query(cudaEvent_t event) {
+    (void)event;
+    if (blind_comm->life == MESH_NCCL__ENDED) blind_comm->end.at = INT64_MAX / 2;
+    return cudaErrorIllegalAddress;
+}
+static void blind_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    blind_comm = law_whole(&c);
+    s->api.cudaEventQuery = blind_query;
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+    CHECK_INT(mesh_wait_host(r), MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, "the device: an illegal memory access");
+    mesh_nccl__drain(s, INT64_MAX / 2); /* of the close */
+    s->api.cudaEventQuery = api.cudaEventQuery;
+    mesh_free(t, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_blind(void) { run_unwatched(2, blind_rank, NULL); }
+
+/* A communicator that ends while the ranks agree on memory to register in it: that is the answer, not success without a handle. */
+static void register_late_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g;
+    mesh_error why = MESH_ZERO;
+    mesh_comm c;
+    void *handle = NULL, *p = NULL;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    g = (mesh_nccl__group *)mesh__impl(&c)->group[0]->handle;
+    CHECK_OK(mesh_alloc(t, 1 << 21, &p, &c.error), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__end(s, g->c, MESH_ERR_TRANSPORT, t->rank, "the law ends it");
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(mesh_nccl__memory_register(t, g, p, 1 << 21, mesh_nccl__now(s) + 30 * SECOND, &handle, &why), MESH_ERR_TRANSPORT);
+    CHECK(!handle);
+    CHECK_HAS(why.text, "the law ends it");
+    world_meet(t);
+    CHECK_INT(mesh_register(&c, p, 1 << 21, &handle), MESH_ERR_TRANSPORT);
+    CHECK(!handle);
+    CHECK_HAS(c.error.text, "the law ends it");
+    mesh_comm_close(&c);
+}
+static void test_register_late(void) { run_unwatched(2, register_late_rank, NULL); }
+
 /* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
    too. */
 static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
@@ -1302,7 +1361,6 @@ static void in_words_rank(mesh_transport *t, void *ctx) {
     if (window) {
         status = mesh_register(&c, p, 1 << 21, &handle);
         CHECK(!handle);
-        while (t->rank != 1 && status == MESH_OK) status = mesh_barrier(&c, NULL); /* it had ended before this rank came to it */
     } else {
         if (t->rank == 1) s->api.cudaLaunchKernel = no_launch;
         if (t->rank == 1) {
@@ -1328,6 +1386,8 @@ static void test_in_words(void) {
 
 static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/blind", test_blind, 60},
+    {"nccl/fake/register_late", test_register_late, 60},
     {"nccl/fake/capture_ends", test_capture_ends, 90},
     {"nccl/fake/closed_since", test_closed_since, 90},
     {"nccl/fake/capture_unasked", test_capture_unasked, 60},

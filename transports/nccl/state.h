@@ -195,6 +195,7 @@ typedef struct mesh_nccl__comm {
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
     int64_t marking;                    /* since when one is being put on `last`, or is wanted; 0: none */
+    int blind;                          /* CUDA has not said how far they are, but that something has failed */
     int wanted;                         /* the marker is to put it, or does */
     int64_t captured_since; /* none could be put: the program captured `last`, or beside it; 0: the last one was */
     mesh_nccl__mark *mark;  /* a ring */

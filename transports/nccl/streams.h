@@ -91,6 +91,7 @@ MESH__PRIVATE void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
     if (c->completed != before && c->past.barriers) mesh_nccl__judge(s, c);
     if (r != cudaSuccess && r != cudaErrorNotReady && r != cudaErrorCapturedEvent) {
         mesh_error why;
+        c->blind = 1;
         mesh_nccl__cuda_fail(s, &why, "the device", r);
         mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
     }
@@ -149,6 +150,24 @@ MESH__PRIVATE void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c,
     }
     stop->next = s->stops;
     s->stops = stop;
+}
+
+/* Is a communicator that has ended being aborted still? The caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    mesh_nccl__stop *stop;
+    int stopping = 0;
+    for (stop = s->stops; stop; stop = stop->next) {
+        pthread_mutex_lock(&stop->lock);
+        stopping |= stop->of == c && !stop->over;
+        pthread_mutex_unlock(&stop->lock);
+    }
+    return stopping;
+}
+
+/* Is nothing of a communicator that has ended on the device any more? Where CUDA does not answer about its marks, NCCL's abort does, which waits for that. The
+   caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__is_off(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    return (!c->nmarks && c->issued == c->marked) || (c->blind && !mesh_nccl__stopping(s, c));
 }
 
 /* Wait for those threads until a deadline. Returns how many are left; what they use must then stay. */
@@ -415,8 +434,8 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     if (!captured) mesh_nccl__poll(s, c, 0);
     if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : captured || ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->life == MESH_NCCL__ENDED && (captured || (!c->nmarks && c->issued == c->marked) ||
-                                               mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
+    } else if (c->life == MESH_NCCL__ENDED &&
+               (captured || mesh_nccl__is_off(s, c) || mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
     } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED &&
