@@ -416,11 +416,11 @@ static int held_has(const mesh_nccl__state *s, const void *p) {
     return m != NULL;
 }
 static void held_rank(mesh_transport *t, void *ctx) {
-    int refused = *(const int *)ctx;
+    int refused = *(const int *)ctx, stopping;
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *k;
     mesh_comm c;
-    mesh_status status = MESH_OK;
+    mesh_status status;
     void *handle = NULL;
     float *a;
     double end = test_now() + 60;
@@ -432,7 +432,8 @@ static void held_rank(mesh_transport *t, void *ctx) {
     s->api.ncclCommAbort = held_abort;
     if (refused && t->rank == 0) s->api.ncclCommRegister = held_register;
     pthread_mutex_unlock(&s->lock);
-    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    status = mesh_register(&c, a, 4 << 20, &handle);
+    CHECK(status == MESH_OK || (refused && status == MESH_ERR_CANCELED && !handle));
     CHECK_INT(s->registration != NULL, !refused || t->rank == 0);
     world_meet(t);
     if (t->rank == 0) mesh_abort(&c, "for a test");
@@ -445,7 +446,11 @@ static void held_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__pool_trim(s);
     CHECK_INT(held_has(s, a), !refused || t->rank == 0);
     world_say(held_word);
-    while (mesh_nccl__stopping(s, k) && test_now() < end) test_sleep(0.0005);
+    for (stopping = 1; stopping && test_now() < end; test_sleep(0.0005)) {
+        pthread_mutex_lock(&s->lock);
+        stopping = mesh_nccl__stopping(s, k);
+        pthread_mutex_unlock(&s->lock);
+    }
     mesh_nccl__pool_trim(s);
     CHECK(!held_has(s, a));
     pthread_mutex_lock(&s->lock);
@@ -1331,6 +1336,37 @@ static void register_late_rank(mesh_transport *t, void *ctx) {
 }
 static void test_register_late(void) { run_unwatched(2, register_late_rank, NULL); }
 
+/* Who waits inside NCCL for the first connection of a call that another rank has closed the comm before is told at once: its deadline is far
+   away. */
+static void left_inside_rank(mesh_transport *t, void *ctx) {
+    int messages = *(const int *)ctx;
+    mesh_comm c;
+    float *a, *b;
+    if (!open_comm(t, &c, "x=3", NULL, 600 * SECOND)) return;
+    a = device_floats(&c, 100, 1), b = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank != 1) { /* NCCL's own call, or messages */
+        mesh_status status = messages ? mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM)
+                                      : mesh_all_to_all(&c, NULL, a, b, 10, MESH_F32);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 has closed this comm while it was needed");
+        CHECK_INT(c.error.rank, 1);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 10, MESH_F32, MESH_MAX), c.error);
+    mesh_free(t, a, &c.error);
+    mesh_free(t, b, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_left_inside(void) {
+    int messages;
+    for (messages = 0; messages < 2; messages++) run_gpus(3, left_inside_rank, &messages);
+}
+
 /* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
    too. */
 static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
@@ -1386,6 +1422,7 @@ static void test_in_words(void) {
 
 static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/left_inside", test_left_inside, 60},
     {"nccl/fake/blind", test_blind, 60},
     {"nccl/fake/register_late", test_register_late, 60},
     {"nccl/fake/capture_ends", test_capture_ends, 90},

@@ -324,6 +324,7 @@ MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     }
     pthread_mutex_lock(&s->lock);
     comm = c->comm;
+    s->inside_post = p;
     pthread_mutex_unlock(&s->lock);
     if (p->count) mesh_nccl__exchange(s, c, comm, p);
     ticket->impl = c;

@@ -229,6 +229,8 @@ MESH__PRIVATE int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, cons
         s->inside_since = mesh_nccl__now(s);
         s->inside_until = deadline;
         s->inside_record = *record;
+        s->inside_all = 0;
+        s->inside_post = NULL;
     }
     pthread_mutex_unlock(&s->lock);
     return open;
