@@ -832,6 +832,8 @@ MESH__PRIVATE mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nb
     if (!*handle || status != MESH_OK) mesh__unregister(c, made);
     if (status == MESH_OK) return MESH_OK;
     *handle = NULL;
+    mesh__heard(impl->engine); /* another rank's cause comes first */
+    mesh__cause_await(c, status);
     if (c->failed) return (mesh_status)c->error.status;
     return mesh__comm_broken(c, status, why.rank, "mesh_register: %s", why.text);
 }

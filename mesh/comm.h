@@ -792,27 +792,32 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 /* ---- // >>closing ---- */
 
 /* What was no operation ended because of what has happened on another rank: that is waited for a little, and fails the comm with its cause. */
-MESH__RARE void mesh__cause_await(mesh_comm *c) {
+MESH__RARE void mesh__cause_await(mesh_comm *c, mesh_status status) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t until = mesh__now(e) + MESH__GRACE_NS;
+    if (status != MESH_ERR_CANCELED && status != MESH_ERR_PEER && status != MESH_ERR_MISMATCH) return;
     while (!c->failed && (mesh__now(e) < until || mesh__impl(c)->disputing || mesh__loss_due(e, c))) {
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
     }
 }
 
-/* Block until the operations that were left to streams have ended. */
-MESH__RARE void mesh__detached_settle(mesh_comm *c) {
+/* Block until the operations that were left to streams have ended. Returns how many have not, on a stream that the program has begun to capture since. */
+MESH__RARE int mesh__detached_settle(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
-    mesh__op *op = e->detached;
-    while (op) {
-        if (op->comm != c) {
-            op = op->next_detached;
-            continue;
+    mesh__op *op;
+    int i, unseen;
+    do {
+        for (i = unseen = 0; i < e->nops; i++) {
+            op = e->op[i];
+            if (op->comm != c || !op->detached) continue;
+            mesh__op_advance(e, op);
+            unseen += op->state == MESH__ACTIVE && op->unseen && !op->failing;
         }
-        mesh__op_wait(e, op);
-        op = e->detached; /* others may have ended meanwhile */
-    }
+        for (op = e->detached; op && (op->comm != c || (op->unseen && !op->failing)); op = op->next_detached) {}
+        if (op) mesh__op_wait_until(e, op, mesh__now(e) + 10000000); /* a capture that ends meanwhile is seen */
+    } while (op);
+    return unseen;
 }
 
 /* Wait on the host for what has been issued in a group, without an operation. *ended: the transport says that it has failed, and nothing in it goes on. */
@@ -835,7 +840,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
     }
-    if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
+    mesh__cause_await(c, status);
     if (c->failed) return mesh__fail(why, (mesh_status)c->error.status, c->error.rank, "%s", c->error.text);
     *ended = status < 0;
     if (status != MESH_IN_PROGRESS) return status;
@@ -862,37 +867,18 @@ MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why, int *e
     return status;
 }
 
-/* How many operations were left to a stream that the program has begun to capture since? */
-MESH__RARE int mesh__detached_unseen(mesh_comm *c) {
-    mesh__engine *e = mesh__impl(c)->engine;
-    int i, round, left = 0, unseen = 0;
-    for (round = 0; round < 2 && !(round && !left); round++) {
-        if (round) mesh__progress(e, mesh__now(e) + 1000000); /* who waits sees to it that ends are told */
-        for (i = unseen = 0; i < e->nops; i++) {
-            mesh__op *op = e->op[i];
-            if (op->comm != c || !op->detached) continue;
-            mesh__op_advance(e, op);
-            if (op->state != MESH__ACTIVE || op->failing) continue;
-            left++;
-            unseen += op->unseen;
-        }
-    }
-    return unseen;
-}
-
 /* Block until what was left to streams has ended. What has failed fails the comm everywhere: the others may be in what this rank will not come to. */
 MESH__RARE mesh_status mesh__comm_settle(mesh_comm *c) {
     const char *call = c->transport->inside.call;
     mesh_error why = MESH_ZERO;
     mesh_status status = MESH_OK;
-    int ended = 0, unseen = mesh__detached_unseen(c);
-    if (unseen)
+    int ended = 0, unseen = mesh__detached_settle(c);
+    if (unseen && !c->failed)
         return mesh__fail(
             &c->error, MESH_ERR_STATE, c->transport->rank,
             "mesh_%s: %d operation%s before on a stream that is captured now, so that the host is not told "
             "of the end; end the capture first, or call mesh_comm_sync before it",
             call, unseen, unseen == 1 ? " is" : "s are");
-    mesh__detached_settle(c);
     if (mesh__impl(c)->beside && !c->failed) status = mesh__beside_settle(c, &why, &ended);
     if (c->failed) return (mesh_status)c->error.status;
     if (status == MESH_OK) return MESH_OK;

@@ -416,11 +416,11 @@ static int held_has(const mesh_nccl__state *s, const void *p) {
     return m != NULL;
 }
 static void held_rank(mesh_transport *t, void *ctx) {
-    int refused = *(const int *)ctx;
+    int refused = *(const int *)ctx, stopping;
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *k;
     mesh_comm c;
-    mesh_status status = MESH_OK;
+    mesh_status status;
     void *handle = NULL;
     float *a;
     double end = test_now() + 60;
@@ -432,7 +432,8 @@ static void held_rank(mesh_transport *t, void *ctx) {
     s->api.ncclCommAbort = held_abort;
     if (refused && t->rank == 0) s->api.ncclCommRegister = held_register;
     pthread_mutex_unlock(&s->lock);
-    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    status = mesh_register(&c, a, 4 << 20, &handle);
+    CHECK(status == MESH_OK || (refused && status == MESH_ERR_CANCELED && !handle));
     CHECK_INT(s->registration != NULL, !refused || t->rank == 0);
     world_meet(t);
     if (t->rank == 0) mesh_abort(&c, "for a test");
@@ -445,7 +446,11 @@ static void held_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__pool_trim(s);
     CHECK_INT(held_has(s, a), !refused || t->rank == 0);
     world_say(held_word);
-    while (mesh_nccl__stopping(s, k) && test_now() < end) test_sleep(0.0005);
+    for (stopping = 1; stopping && test_now() < end; test_sleep(0.0005)) {
+        pthread_mutex_lock(&s->lock);
+        stopping = mesh_nccl__stopping(s, k);
+        pthread_mutex_unlock(&s->lock);
+    }
     mesh_nccl__pool_trim(s);
     CHECK(!held_has(s, a));
     pthread_mutex_lock(&s->lock);
@@ -1212,6 +1217,156 @@ static void test_closed_since(void) {
     for (way = 0; way < SINCE_WAYS; way++) run_unwatched(2, closed_since_rank, &way);
 }
 
+/* What ends soon is no reason to refuse either: a capture of another thread's that the default stream is beside, and one that is over, where the mark that shows
+   it is the marker's to put. */
+static int ends_asked;
+static cudaStream_t ends_captured; /* the other thread's; this one plays it */
+static mesh_nccl__comm *ends_kept;
+static cudaError_t ends_soon(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    cudaGraph_t graph;
+    if (ends_kept) ends_kept->marking = 0;
+    if (ends_captured && ++ends_asked == 8) {
+        CHECK_INT(cudaStreamEndCapture(ends_captured, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        ends_captured = NULL;
+    }
+    return law_api.cudaStreamIsCapturing(stream, status);
+}
+static void capture_ends_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    cudaStream_t stream;
+    mesh_comm c;
+    float *a;
+    int beside = *(const int *)ctx, closes;
+    enum cudaStreamCaptureStatus status;
+    law_api = s->api;
+    for (closes = 0; closes < 2; closes++) {
+        CHECK_INT(cudaStreamCreateWithFlags(&stream, beside ? cudaStreamDefault : cudaStreamNonBlocking), cudaSuccess);
+        if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+        k = law_whole(&c);
+        a = device_floats(&c, 100, 1);
+        if (!beside) CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+        ends_asked = 0;
+        ends_captured = stream;
+        ends_kept = NULL;
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        s->api.cudaStreamIsCapturing = ends_soon;
+        if (!beside) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__mark_now(s, k);
+            CHECK(k->marked != k->issued && k->captured_since);
+            k->marking = mesh_nccl__now(s);
+            pthread_mutex_unlock(&s->lock);
+            ends_asked = 7;
+            ends_soon(stream, &status);
+            ends_kept = k;
+        }
+        if (!closes) CHECK_OK(mesh_comm_sync(&c), c.error);
+        if (!closes) k->marking = 0;
+        CHECK_OK(mesh_comm_close(&c), c.error);
+        CHECK(!ends_captured);
+        s->api = law_api;
+        mesh_free(t, a, &c.error);
+        CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    }
+}
+static void test_capture_ends(void) {
+    int beside;
+    for (beside = 0; beside < 2; beside++) run_unwatched(2, capture_ends_rank, &beside);
+}
+
+/* Where CUDA answers about no mark any more, the end of the communicator's abort tells: nobody waits for what a mark would say. (The time from which the last
+   resort counts is moved on and on.) */
+static mesh_nccl__comm *blind_comm;
+static cudaError_t blind_query(cudaEvent_t event) {
+    (void)event;
+    if (blind_comm->life == MESH_NCCL__ENDED) blind_comm->end.at = INT64_MAX / 2;
+    return cudaErrorIllegalAddress;
+}
+static void blind_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    blind_comm = law_whole(&c);
+    s->api.cudaEventQuery = blind_query;
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+    CHECK_INT(mesh_wait_host(r), MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, "the device: an illegal memory access");
+    mesh_nccl__drain(s, INT64_MAX / 2); /* of the close */
+    s->api.cudaEventQuery = api.cudaEventQuery;
+    mesh_free(t, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_blind(void) { run_unwatched(2, blind_rank, NULL); }
+
+/* A communicator that ends while the ranks agree on memory to register in it: that is the answer, not success without a handle. */
+static void register_late_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g;
+    mesh_error why = MESH_ZERO;
+    mesh_comm c;
+    void *handle = NULL, *p = NULL;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    g = (mesh_nccl__group *)mesh__impl(&c)->group[0]->handle;
+    CHECK_OK(mesh_alloc(t, 1 << 21, &p, &c.error), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__end(s, g->c, MESH_ERR_TRANSPORT, t->rank, "the law ends it");
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(mesh_nccl__memory_register(t, g, p, 1 << 21, mesh_nccl__now(s) + 30 * SECOND, &handle, &why), MESH_ERR_TRANSPORT);
+    CHECK(!handle);
+    CHECK_HAS(why.text, "the law ends it");
+    world_meet(t);
+    CHECK_INT(mesh_register(&c, p, 1 << 21, &handle), MESH_ERR_TRANSPORT);
+    CHECK(!handle);
+    CHECK_HAS(c.error.text, "the law ends it");
+    mesh_comm_close(&c);
+}
+static void test_register_late(void) { run_unwatched(2, register_late_rank, NULL); }
+
+/* Who waits inside NCCL for the first connection of a call that another rank has closed the comm before is told at once: its deadline is far
+   away. */
+static void left_inside_rank(mesh_transport *t, void *ctx) {
+    int messages = *(const int *)ctx;
+    mesh_comm c;
+    float *a, *b;
+    if (!open_comm(t, &c, "x=3", NULL, 600 * SECOND)) return;
+    a = device_floats(&c, 100, 1), b = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank != 1) { /* NCCL's own call, or messages */
+        mesh_status status = messages ? mesh_all_reduce(&c, NULL, a, a, 100, MESH_I16, MESH_SUM)
+                                      : mesh_all_to_all(&c, NULL, a, b, 10, MESH_F32);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 has closed this comm while it was needed");
+        CHECK_INT(c.error.rank, 1);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 10, MESH_F32, MESH_MAX), c.error);
+    mesh_free(t, a, &c.error);
+    mesh_free(t, b, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_left_inside(void) {
+    int messages;
+    for (messages = 0; messages < 2; messages++) run_gpus(3, left_inside_rank, &messages);
+}
+
 /* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
    too. */
 static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
@@ -1242,7 +1397,6 @@ static void in_words_rank(mesh_transport *t, void *ctx) {
     if (window) {
         status = mesh_register(&c, p, 1 << 21, &handle);
         CHECK(!handle);
-        while (t->rank != 1 && status == MESH_OK) status = mesh_barrier(&c, NULL); /* it had ended before this rank came to it */
     } else {
         if (t->rank == 1) s->api.cudaLaunchKernel = no_launch;
         if (t->rank == 1) {
@@ -1268,6 +1422,10 @@ static void test_in_words(void) {
 
 static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/left_inside", test_left_inside, 60},
+    {"nccl/fake/blind", test_blind, 60},
+    {"nccl/fake/register_late", test_register_late, 60},
+    {"nccl/fake/capture_ends", test_capture_ends, 90},
     {"nccl/fake/closed_since", test_closed_since, 90},
     {"nccl/fake/capture_unasked", test_capture_unasked, 60},
     {"nccl/fake/copy_failed", test_copy_failed, 60},

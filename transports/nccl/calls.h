@@ -411,6 +411,7 @@ MESH__PRIVATE mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     }
     pthread_mutex_lock(&s->lock);
     a.comm = c->comm;
+    s->inside_all = 1;
     pthread_mutex_unlock(&s->lock);
     mesh_nccl__call(&a, mesh_nccl__single(call->kind));
     mesh_nccl__issued(s, c, ticket);

@@ -420,6 +420,7 @@ MESH__RARE mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
     mesh__record none = mesh_nccl__no_record(0);
     cudaError_t asked;
+    mesh_nccl__left_tell(s, g);
     g->c->capturing = MESH_NCCL__FREE;
     /* The caller's stream may end now; the communicator may have. The default stream does not, and may have to wait for its mark. */
     if (g->c->refs == 1) g->c->on = g->c->last;

@@ -127,20 +127,6 @@ MESH__PRIVATE mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
    is undefined, sends and receives included: its collectives may wait for the others on the host, where no abort reaches. So nothing that one rank
    uses by its own choice is registered, the staging for one. */
 
-/* Is a communicator that has ended being aborted still? */
-MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm *c) {
-    mesh_nccl__stop *stop;
-    int stopping = 0;
-    pthread_mutex_lock(&s->lock);
-    for (stop = s->stops; stop; stop = stop->next) {
-        pthread_mutex_lock(&stop->lock);
-        stopping |= stop->of == c && !stop->over;
-        pthread_mutex_unlock(&stop->lock);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return stopping;
-}
-
 /* A rank withdraws its part by itself, with nothing under way in it: a window's end waits for the device, ncclCommDeregister does not. The handle stays
    until it is given back. Returns 0 while a communicator that has ended holds it, until it has been aborted. */
 MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
@@ -155,7 +141,10 @@ MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registrati
         mesh_nccl__leave(s, r->c);
         held = 0;
     }
-    if (held && mesh_nccl__stopping(s, r->c)) return 0;
+    pthread_mutex_lock(&s->lock);
+    held = held && mesh_nccl__stopping(s, r->c);
+    pthread_mutex_unlock(&s->lock);
+    if (held) return 0;
     r->window = NULL;
     r->handle = NULL;
     r->memory = NULL;
@@ -214,6 +203,7 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_register(mesh_transport *t, void *gr
     } else {
         mesh_transport_free(s->boot, reg);
     }
+    if (vote.status == MESH_OK) vote.status = mesh_nccl__told(s, g->c, &vote.why); /* one that had ended before, too */
     if (vote.status != MESH_OK) *why = vote.why;
     return vote.status;
 }
@@ -334,6 +324,7 @@ MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     }
     pthread_mutex_lock(&s->lock);
     comm = c->comm;
+    s->inside_post = p;
     pthread_mutex_unlock(&s->lock);
     if (p->count) mesh_nccl__exchange(s, c, comm, p);
     ticket->impl = c;

@@ -97,7 +97,8 @@ MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
         }
         mesh_nccl__look(s);
         for (c = s->comm; c; c = c->next) {
-            int busy = c->nmarks > 0 || (c->life != MESH_NCCL__ENDED && c->completed < c->issued);
+            int busy = (c->nmarks > 0 && !mesh_nccl__is_off(s, c)) ||
+                       (c->life != MESH_NCCL__ENDED && c->completed < c->issued);
             left += busy;
             if (busy && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
         }

@@ -115,9 +115,11 @@ enum {
     MESH_NCCL__DISAGREE_NS = 1000000000, /* for the calls that differ to be found, after a barrier that shows it */
     MESH_NCCL__RECENT = 64, /* calls of a communicator that are remembered; and each 64th, and each 4096th */
     MESH_NCCL__LEVELS = 3,
-    MESH_NCCL__BARRIERS = 8,    /* whose verdict is under way */
-    MESH_NCCL__SYMMETRIC = 1,   /* NCCL_WIN_COLL_SYMMETRIC, which older headers do not have */
-    MESH_NCCL__MSG_HISTORY = 64 /* a control message between watchdogs; the engine's own are below */
+    MESH_NCCL__BARRIERS = 8,     /* whose verdict is under way */
+    MESH_NCCL__SYMMETRIC = 1,    /* NCCL_WIN_COLL_SYMMETRIC, which older headers do not have */
+    MESH_NCCL__MSG_HISTORY = 64, /* a control message between watchdogs; the engine's own are below */
+    MESH_NCCL__MSG_LEFT, /* the same: a rank closes a group, with the id, after its operation of this sequence */
+    MESH_NCCL__LEFT_BYTES = 12
 };
 
 /* Everything issued up to `issued` in a communicator is over when the event is. */
@@ -195,9 +197,10 @@ typedef struct mesh_nccl__comm {
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
     int64_t marking;                    /* since when one is being put on `last`, or is wanted; 0: none */
+    int blind;                          /* CUDA has not said how far they are, but that something has failed */
     int wanted;                         /* the marker is to put it, or does */
-    int captured_since;                 /* none can be put: the program captures `last`, or beside it */
-    mesh_nccl__mark *mark;              /* a ring */
+    int64_t captured_since; /* none could be put: the program captured `last`, or beside it; 0: the last one was */
+    mesh_nccl__mark *mark;  /* a ring */
     int first_mark, nmarks, mark_cap;
     mesh_nccl__history past;
     void *word; /* of barriers */
@@ -209,6 +212,8 @@ typedef struct mesh_nccl__group {
     struct mesh_nccl__group *next;
     mesh_nccl__comm *c;
     uint32_t id, sequence; /* of its last operation */
+    int left_by;           /* a rank that has closed it, + 1; 0: none has */
+    uint32_t left_at;      /* its last operation there */
     int64_t timeout;
 } mesh_nccl__group;
 
@@ -282,8 +287,10 @@ typedef struct mesh_nccl__state {
     mesh_nccl__comm *comm;
     mesh_nccl__comm *inside; /* what the main thread is calling CUDA or NCCL for */
     int64_t inside_since, inside_until;
-    mesh__record inside_record; /* of a collective; else zeros and a channel */
-    mesh_error trouble;         /* what went wrong inside; the main thread's alone */
+    mesh__record inside_record;   /* of a collective; else zeros and a channel */
+    int inside_all;               /* NCCL's own, which every rank of the group is to come to */
+    const mesh_post *inside_post; /* not NULL: messages of it */
+    mesh_error trouble;           /* what went wrong inside; the main thread's alone */
     mesh_nccl__group *group, world;
     mesh_nccl__memory *memory;             /* the main thread's alone */
     mesh_nccl__registration *registration; /* the main thread's alone */

@@ -91,6 +91,7 @@ MESH__PRIVATE void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
     if (c->completed != before && c->past.barriers) mesh_nccl__judge(s, c);
     if (r != cudaSuccess && r != cudaErrorNotReady && r != cudaErrorCapturedEvent) {
         mesh_error why;
+        c->blind = 1;
         mesh_nccl__cuda_fail(s, &why, "the device", r);
         mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
     }
@@ -149,6 +150,24 @@ MESH__PRIVATE void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c,
     }
     stop->next = s->stops;
     s->stops = stop;
+}
+
+/* Is a communicator that has ended being aborted still? The caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    mesh_nccl__stop *stop;
+    int stopping = 0;
+    for (stop = s->stops; stop; stop = stop->next) {
+        pthread_mutex_lock(&stop->lock);
+        stopping |= stop->of == c && !stop->over;
+        pthread_mutex_unlock(&stop->lock);
+    }
+    return stopping;
+}
+
+/* Is nothing of a communicator that has ended on the device any more? Where CUDA does not answer about its marks, NCCL's abort does, which waits for that. The
+   caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__is_off(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    return (!c->nmarks && c->issued == c->marked) || (c->blind && !mesh_nccl__stopping(s, c));
 }
 
 /* Wait for those threads until a deadline. Returns how many are left; what they use must then stay. */
@@ -210,6 +229,8 @@ MESH__PRIVATE int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, cons
         s->inside_since = mesh_nccl__now(s);
         s->inside_until = deadline;
         s->inside_record = *record;
+        s->inside_all = 0;
+        s->inside_post = NULL;
     }
     pthread_mutex_unlock(&s->lock);
     return open;
@@ -313,7 +334,10 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
             s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
         if (s->marker_lost) return;
-        c->captured_since = r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit;
+        if (r != cudaErrorStreamCaptureUnsupported && r != cudaErrorStreamCaptureImplicit)
+            c->captured_since = 0;
+        else if (!c->captured_since)
+            c->captured_since = mesh_nccl__now(s);
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
@@ -392,6 +416,17 @@ static void *mesh_nccl__marker(void *arg) {
     return NULL;
 }
 
+/* Can no mark be put on a communicator's stream? Not while the program captures it. Another stream's capture, which the default stream is beside, may be
+   another thread's, and end soon. The caller holds `lock`. */
+MESH__PRIVATE int mesh_nccl__unmarkable(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    cudaError_t r;
+    mesh_nccl__capture now;
+    mesh_nccl__use_device(s);
+    now = mesh_nccl__capture_of(s, c->last, &r);
+    return now == MESH_NCCL__CAPTURED ||
+           (now == MESH_NCCL__BESIDE && mesh_nccl__now(s) > c->captured_since + MESH_NCCL__GRACE_NS);
+}
+
 MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
@@ -401,11 +436,12 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     if (!captured) mesh_nccl__poll(s, c, 0);
     if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : captured || ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->life == MESH_NCCL__ENDED && (captured || (!c->nmarks && c->issued == c->marked) ||
-                                               mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
+    } else if (c->life == MESH_NCCL__ENDED &&
+               (captured || mesh_nccl__is_off(s, c) || mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
         if (why) *why = c->end.why;
         status = (mesh_status)c->end.why.status;
-    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED) {
+    } else if (why && c->captured_since && ticket->id > c->marked && c->life != MESH_NCCL__ENDED &&
+               mesh_nccl__unmarkable(s, c)) {
         mesh__fail(why, MESH_ERR_STATE, s->boot->rank, "its stream is captured now"); /* still in progress */
     }
     pthread_mutex_unlock(&s->lock);

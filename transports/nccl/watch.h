@@ -10,6 +10,7 @@
 /* ---- // >>control plane: the bootstrap's, shared with the watchdog ---- */
 
 MESH__PRIVATE void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m);
+MESH__RARE void mesh_nccl__left_heard(mesh_nccl__state *s, const mesh_control *m);
 
 /* For the engine. The caller holds boot_lock. */
 MESH__PRIVATE int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m) {
@@ -32,6 +33,8 @@ MESH__PRIVATE int mesh_nccl__listen(mesh_nccl__state *s) {
         if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) s->gone[m.rank] = (unsigned char)m.kind;
         if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4 && mesh__get32(m.data) == MESH_NCCL__MSG_HISTORY)
             mesh_nccl__history_heard(s, &m);
+        else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4 && mesh__get32(m.data) == MESH_NCCL__MSG_LEFT)
+            mesh_nccl__left_heard(s, &m);
         else
             heard |= mesh_nccl__mail_add(s, &m);
     }
@@ -352,6 +355,59 @@ MESH__PRIVATE mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
 
 MESH__PRIVATE int64_t mesh_nccl__clock(mesh_transport *t) { return mesh_nccl__now(mesh_nccl__of(t)); }
 
+/* ---- // >>leaving: who closes a group says after which operation, for those whose main thread waits inside NCCL for a later one ---- */
+
+MESH__RARE void mesh_nccl__left_tell(mesh_nccl__state *s, const mesh_nccl__group *g) {
+    unsigned char d[MESH_NCCL__LEFT_BYTES];
+    int i, ended;
+    pthread_mutex_lock(&s->lock);
+    ended = g->c->life == MESH_NCCL__ENDED;
+    pthread_mutex_unlock(&s->lock);
+    if (g->c->size == 1 || ended) return;
+    mesh__put32(d, MESH_NCCL__MSG_LEFT);
+    mesh__put32(d + 4, g->id);
+    mesh__put32(d + 8, g->sequence);
+    pthread_mutex_lock(&s->boot_lock);
+    for (i = 0; i < g->c->size; i++)
+        if (i != g->c->index) s->boot->ops->control_send(s->boot, g->c->rank[i], MESH_EVENT_MESSAGE, d, sizeof d);
+    pthread_mutex_unlock(&s->boot_lock);
+}
+
+/* The first that leaves counts. The caller holds boot_lock. */
+MESH__RARE void mesh_nccl__left_heard(mesh_nccl__state *s, const mesh_control *m) {
+    mesh_nccl__group *g;
+    uint32_t at;
+    if (m->nbytes != MESH_NCCL__LEFT_BYTES) return;
+    at = mesh__get32(m->data + 8);
+    pthread_mutex_lock(&s->lock);
+    for (g = s->group; g && g->id != mesh__get32(m->data + 4); g = g->next) {}
+    if (g && mesh_nccl__has_rank(g->c, m->rank) && (!g->left_by || !mesh__sequence_from(at, g->left_at))) {
+        g->left_by = m->rank + 1;
+        g->left_at = at;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Is a rank to take part in what the main thread is in? The caller holds `lock`. */
+MESH__RARE int mesh_nccl__inside_needs(const mesh_nccl__state *s, int rank) {
+    const mesh_post *p = s->inside_post;
+    int i, needs = s->inside_all;
+    for (i = 0; p && i < p->count; i++) needs |= p->xfer[i].nbytes && s->inside->rank[p->xfer[i].index] == rank;
+    return needs;
+}
+
+/* The caller holds `lock`. */
+MESH__PRIVATE void mesh_nccl__left_look(mesh_nccl__state *s) {
+    const mesh_nccl__group *g = s->group;
+    uint64_t channel = s->inside_record.channel;
+    if (!s->inside || mesh_nccl__now(s) < s->inside_since + MESH_NCCL__TICK_NS) return;
+    while (g && g->id != (uint32_t)(channel >> 32)) g = g->next;
+    if (g && g->left_by && mesh__sequence(channel) && !mesh__sequence_from(g->left_at, (uint32_t)channel) &&
+        mesh_nccl__inside_needs(s, g->left_by - 1))
+        mesh_nccl__end(s, s->inside, MESH_ERR_PEER, g->left_by - 1, "rank %d has closed this comm while it was needed",
+                       g->left_by - 1);
+}
+
 /* ---- // >>watchdog: a thread that listens, compares, and ends communicators ---- */
 
 MESH__PRIVATE void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
@@ -431,6 +487,7 @@ static void *mesh_nccl__watch(void *arg) {
         if (listening) mesh_nccl__act(s);
         mesh_nccl__look(s);
         mesh_nccl__watch_deadlines(s);
+        mesh_nccl__left_look(s);
         if (listening) mesh_nccl__answer_rolls(s);
         for (c = s->comm; c && s->marks; c = c->next) mesh_nccl__want_mark(s, c);
         pthread_mutex_unlock(&s->lock);
