@@ -119,7 +119,9 @@ enum {
     MESH_NCCL__SYMMETRIC = 1,    /* NCCL_WIN_COLL_SYMMETRIC, which older headers do not have */
     MESH_NCCL__MSG_HISTORY = 64, /* a control message between watchdogs; the engine's own are below */
     MESH_NCCL__MSG_LEFT, /* the same: a rank closes a group, with the id, after its operation of this sequence */
-    MESH_NCCL__LEFT_BYTES = 12
+    MESH_NCCL__LEFT_BYTES = 12,
+    /* In a larger group a rank that closes it does not connect to all others to say so: the deadline tells. */
+    MESH_NCCL__LEFT_RANKS = 64
 };
 
 /* Everything issued up to `issued` in a communicator is over when the event is. */

@@ -363,7 +363,7 @@ MESH__RARE void mesh_nccl__left_tell(mesh_nccl__state *s, const mesh_nccl__group
     pthread_mutex_lock(&s->lock);
     ended = g->c->life == MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
-    if (g->c->size == 1 || ended) return;
+    if (g->c->size == 1 || g->c->size > MESH_NCCL__LEFT_RANKS || ended) return;
     mesh__put32(d, MESH_NCCL__MSG_LEFT);
     mesh__put32(d + 4, g->id);
     mesh__put32(d + 8, g->sequence);
