@@ -790,7 +790,8 @@ typedef struct lists_case {
 static void saved_lists_rank(mesh_transport *t, void *ctx) {
     const lists_case *l = (const lists_case *)ctx;
     static const int64_t shape[2] = {6, 4};
-    static const char *const lone[] = {"key", NULL}, *const own[] = {"files", "x", NULL};
+    static const char *const lone[] = {"key", NULL}, *const own[] = {"files", "x", NULL},
+                      *const latin[] = {"key", "x", "other", "caf\xe9", NULL};
     mesh_named list[3];
     mesh_checkpoint_desc d = MESH_ZERO;
     mesh_comm c;
@@ -832,6 +833,7 @@ static void saved_lists_rank(mesh_transport *t, void *ctx) {
     if (l->what == 9 && wrong) d.file_bytes = -1;
     if (l->what == 11) d.text = lone;
     if (l->what == 12) d.text = own;
+    if (l->what == 15) d.text = latin;
     status = mesh_checkpoint_save(&c, checkpoint_folder, list, n, &d);
     CHECK_INT(status, l->status);
     if (l->says) CHECK_HAS(c.error.text, l->says);
@@ -872,7 +874,8 @@ static void test_checkpoint_lists(void) {
         {11, "desc.text: key \"key\" has no value", MESH_ERR_ARGUMENT},
         {12, "desc.text: the key \"files\" is the index's own", MESH_ERR_ARGUMENT},
         {13, "---end\" is not in the list of rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
-        {14, "rank 3: \"begin---", MESH_ERR_ARGUMENT}};
+        {14, "rank 3: \"begin---", MESH_ERR_ARGUMENT},
+        {15, "desc.text: the key or value at 2 is no UTF-8", MESH_ERR_ARGUMENT}};
     static char names[32][300];
     size_t i;
     folder_new();

@@ -336,6 +336,7 @@ static void experts_refused_rank(mesh_transport *t, void *ctx) {
         {"rank 1 has width 2, rank 0 has 3", MESH_ERR_MISMATCH},
         {"rank 1 has dtype 3, rank 0 has 0", MESH_ERR_MISMATCH},
         {"rank 1 has capacity 7, rank 0 has 0", MESH_ERR_MISMATCH},
+        {"mesh_moe_open: 9223372036854775807 tokens x 2 x 3 are too many to count", MESH_ERR_ARGUMENT},
     };
     int what;
     (void)ctx;
@@ -359,6 +360,7 @@ static void experts_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 14) d.width = 2;
         if (bad && what == 15) d.dtype = MESH_BF16;
         if (bad && what == 16) d.capacity = 7;
+        if (bad && what == 17) d.max_tokens = INT64_MAX;
         status = mesh_moe_open(&m, &c, "ep", bad && what == 3 ? NULL : &d);
         if (status == MESH_OK && !(bad && (what == 8 || what == 10)))
             status = mesh_moe_dispatch(&m, bad && what == 4, tokens, bad && what == 5 ? 5 : 4,

@@ -1078,6 +1078,7 @@ static void beside_failed_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_tensor_make(&x, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
     x.data = device_floats(&c, 100, 3);
     CHECK_OK(mesh_clip(&c, &x, 1, 1, NULL), c.error);
+    world_meet(t);
     if (t->rank == 1) {
         s->api.cudaEventQuery = no_query;
         CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TRANSPORT);

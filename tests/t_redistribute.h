@@ -636,6 +636,30 @@ static void test_orders_of_dims(void) {
 }
 
 /* A distributed transpose: a view of the source with its dims in another order. */
+/* What is missing is named, whichever it is. */
+static void redistribute_without(mesh_comm *c, const mesh_tensor *x) {
+    static mesh_plan plan;
+    mesh_comm closed = MESH_ZERO;
+    int64_t nbytes = 7;
+    mesh_error err;
+    CHECK_INT(mesh_redistribute_plan(&closed, &plan, x, x, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_redistribute_plan: the comm is not open");
+    CHECK_INT(mesh_redistribute_plan(c, NULL, x, x, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the plan is NULL");
+    CHECK_INT(mesh_redistribute_plan(c, &plan, NULL, x, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the source is NULL");
+    CHECK_INT(mesh_redistribute_plan(c, &plan, x, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the destination is NULL");
+    CHECK_INT(mesh_redistribute_scratch_bytes(&closed, x, x, 1, &nbytes, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_redistribute_scratch_bytes: the comm is not open");
+    CHECK_INT(mesh_redistribute_scratch_bytes(c, x, x, 1, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "1 tensors, and nbytes is NULL");
+    CHECK_INT(mesh_redistribute_scratch_bytes(c, x, NULL, 1, &nbytes, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_redistribute_scratch_bytes(c, x, x, -1, &nbytes, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "-1 tensors, and a list that is NULL, or fewer than none");
+    CHECK_INT(nbytes, 7);
+}
+
 static void transposed_rank(mesh_transport *t, void *ctx) {
     static const char *const specs[] = {"a:S(0)", "a:S(1)", "", "b:S(2) a:S(0)", "a:S(1) b:S(1)"};
     static const int orders[][3] = {{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}};
@@ -696,6 +720,7 @@ static void transposed_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(mesh_tensor_permute(&view, &x, turn, 0, NULL, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "strides is NULL");
         CHECK(!memcmp(&view, &before, sizeof view));
+        redistribute_without(&c, &x);
         x.strides = outer;
         CHECK_OK(mesh_tensor_permute(&view, &x, turn, 0, strides, &err), err);
         CHECK(strides[0] == 2 && strides[1] == 9 && view.layout.shape[0] == 4 && view.layout.spec.axis[1].dim == 0);

@@ -256,8 +256,22 @@ static void slowly_rank(mesh_transport *t, void *ctx) {
 
 static void test_sim_death(void) {
     mesh_sim_desc d = sim_desc(3);
+    static const struct {
+        mesh_sim_fault fault;
+        const char *says;
+    } bad[] = {
+        {{0, 0, 1, 0, 0}, "mesh_sim_run: fault 1 is of kind 0; give a mesh_sim_fault_kind"},
+        {{4, 0, 1, 0, 0}, "mesh_sim_run: fault 1 is of kind 4; give a mesh_sim_fault_kind"},
+        {{MESH_SIM_KILL, 2, 0, 0, 0}, "mesh_sim_run: fault 1: rank is 2; from 0 to 1"},
+        {{MESH_SIM_KILL, -1, 0, 0, 0}, "mesh_sim_run: fault 1: rank is -1; from 0 to 1"},
+        {{MESH_SIM_DROP, 0, 2, 0, 0}, "mesh_sim_run: fault 1: peer is 2; from 0 to 1, and not rank 0 itself"},
+        {{MESH_SIM_DELAY, 1, 1, 0, 0}, "mesh_sim_run: fault 1: peer is 1; from 0 to 1, and not rank 1 itself"},
+        {{MESH_SIM_DROP, 0, -1, 0, 0}, "mesh_sim_run: fault 1: peer is -1; from 0 to 1, and not rank 0 itself"},
+        {{MESH_SIM_KILL, 1, 1, -1, 0}, "mesh_sim_run: fault 1: at is -1; it counts from 0"},
+    };
     mesh_sim_fault faults[2] = {{MESH_SIM_DELAY, 0, 1, 0, 0}, {MESH_SIM_DELAY, 0, 1, 0, 0}};
     mesh_error err;
+    size_t i;
     int64_t noticed = SECOND / 1000; /* as built in */
     run_guarded(d, sim_death_rank, &noticed);
     d.detect_ns = noticed = 3 * SECOND;
@@ -268,16 +282,29 @@ static void test_sim_death(void) {
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.ranks = 1;
     CHECK_INT(mesh_sim_run(&d, NULL, NULL, &err), MESH_ERR_ARGUMENT);
+    d.ranks = 2;
     d.fault = faults, d.faults = 2;
     faults[1].delay_ns = INT64_C(1000000000000001);
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "fault 1 delays by 1000000000000001 ns; from 0 to 1000000000000000");
     faults[1].delay_ns = -1;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    for (i = 0; i < sizeof bad / sizeof *bad; i++) { /* what nothing can meet */
+        faults[1] = bad[i].fault;
+        CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+        CHECK_STR(err.text, bad[i].says);
+    }
     d.fault = NULL;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "mesh_sim_run: 2 faults, and fault is NULL");
+    d.faults = -1;
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_sim_run: -1 faults; 0 for none");
     d.faults = 0;
+    d.jitter_ns = -1;
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "jitter of -1, 0 ps per byte, deaths seen after 3000000000 ns: none may be negative");
+    d.jitter_ns = 0;
     CHECK_INT(mesh_sim_run(NULL, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.latency_ns = INT64_MAX;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);

@@ -65,7 +65,8 @@ typedef struct mesh_sim_desc {
 
 typedef void (*mesh_sim_main)(mesh_transport *t, void *ctx);
 
-/* Run main as every rank and return when all have returned. ARGUMENT: ranks < 1. MEMORY. TRANSPORT: a thread could not be made. */
+/* Run main as every rank and return when all have returned. ARGUMENT: ranks < 1, numbers out of range, a fault that no
+   message or rank can meet. MEMORY. TRANSPORT: a thread could not be made. */
 MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err);
 /* Inside a rank: let time pass without a call into the library, as a rank that computes does. */
 MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns);
@@ -822,6 +823,28 @@ MESH__PRIVATE void mesh_sim__release(mesh_sim__world *w) {
     MESH_FREE(w->last_arrival);
 }
 
+/* A fault that nothing can meet would be a test of nothing. */
+MESH__RARE mesh_status mesh_sim__fault_check(const mesh_sim_desc *desc, int i, mesh_error *err) {
+    const mesh_sim_fault *f = &desc->fault[i];
+    int most = desc->ranks - 1;
+    if (f->kind != MESH_SIM_DROP && f->kind != MESH_SIM_DELAY && f->kind != MESH_SIM_KILL)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_sim_run: fault %d is of kind %d; give a mesh_sim_fault_kind", i, f->kind);
+    if (f->rank < 0 || f->rank > most)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d: rank is %d; from 0 to %d", i, f->rank,
+                          most);
+    if (f->kind != MESH_SIM_KILL && (f->peer < 0 || f->peer > most || f->peer == f->rank))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_sim_run: fault %d: peer is %d; from 0 to %d, and not rank %d itself", i, f->peer, most,
+                          f->rank);
+    if (f->at < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d: at is %d; it counts from 0", i, f->at);
+    if (f->delay_ns < 0 || f->delay_ns > MESH_SIM__MOST)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d delays by %l ns; from 0 to %l", i,
+                          f->delay_ns, MESH_SIM__MOST);
+    return MESH_OK;
+}
+
 MESH__RARE mesh_status mesh_sim__check(const mesh_sim_desc *desc, mesh_sim_main main, mesh_error *err) {
     int i;
     if (!desc || !main || desc->ranks < 1)
@@ -839,12 +862,11 @@ MESH__RARE mesh_status mesh_sim__check(const mesh_sim_desc *desc, mesh_sim_main 
             err, MESH_ERR_ARGUMENT, -1,
             "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: at most %l each",
             desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns, MESH_SIM__MOST);
-    if (desc->faults > 0 && !desc->fault)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d faults, and fault is NULL", desc->faults);
+    if (desc->faults < 0 || (desc->faults && !desc->fault))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d faults%s", desc->faults,
+                          desc->faults < 0 ? "; 0 for none" : ", and fault is NULL");
     for (i = 0; i < desc->faults; i++)
-        if (desc->fault[i].delay_ns < 0 || desc->fault[i].delay_ns > MESH_SIM__MOST)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d delays by %l ns; from 0 to %l", i,
-                              desc->fault[i].delay_ns, MESH_SIM__MOST);
+        if (mesh_sim__fault_check(desc, i, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     return MESH_OK;
 }
 
