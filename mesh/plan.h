@@ -751,7 +751,7 @@ MESH__PRIVATE void mesh__every_place(mesh__search *q, int on, const mesh_spec *f
                                      int axis, int more) {
     const mesh_plan *p = &q->path;
     int d, k, i, start = p->nsteps;
-    if (q->best[0].bytes <= q->bound) return;
+    if (q->found && q->best[0].bytes <= q->bound) return;
     if (q->tries >= MESH__TRIES || q->work > MESH__WORK) {
         q->limited |= MESH_LIMIT_TRIES;
         return;
@@ -831,7 +831,7 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
         mesh__places(q, 2, &split_from, like ? &split_to : NULL,
                      mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to));
     for (d = 0; d < p->view.ndim; d++) uneven |= p->view.shape[d] % m->size || p->view.shape[d] % p->at[1].size;
-    for (n = 0; n < 2 && uneven && q->bytes_only && q->found; n++) { /* else the ways above are the best */
+    for (n = 0; n < 2 && uneven && q->bytes_only; n++) { /* else the ways above are the best */
         q->tries = 0;
         mesh__every_layout(q, 0, from, n);
     }
