@@ -18,6 +18,7 @@
 #include "t_messages_there.h"
 #include "t_nccl_laws.h"
 #include "t_nccl_failures.h"
+#include "t_nccl_told.h"
 #include "t_nccl_beside.h"
 
 int main(int argc, char **argv) {
@@ -27,7 +28,7 @@ int main(int argc, char **argv) {
                                         TOPIC(fake_nccl_pipeline_tests), TOPIC(fake_nccl_rows_tests),
                                         TOPIC(fake_nccl_tests), TOPIC(fake_nccl_given_tests),
                                         TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests),
-                                        TOPIC(fake_nccl_failure_tests), TOPIC(fake_nccl_beside_tests)};
+                                        TOPIC(fake_nccl_failure_tests), TOPIC(fake_nccl_told_tests), TOPIC(fake_nccl_beside_tests)};
     int listing = argc > 1 && !strcmp(argv[1], "--list");
     fake_libraries(argv[0]);
     world_limit_s = 380;

@@ -220,6 +220,17 @@ MESH__RARE mesh_mpi__links *mesh_mpi__links_new(mesh_mpi__impl *s, const int *ra
     return g;
 }
 
+MESH__RARE void mesh_mpi__links_free(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__links **at = &s->links;
+    int i;
+    for (i = 1; i < s->nrequests; i++) /* sends that have ended, which MPI has yet to say */
+        if (s->use[i].links == g) s->use[i].links = NULL;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
+    if (g->comm != MPI_COMM_NULL) MPI_Comm_free(&g->comm);
+    mesh_transport_free(&s->net->base, g);
+}
+
 /* A communicator of these ranks. MPI's own wait for them has no deadline. So each first does what may fail, and all hear of all that they are still there: one may
    have given up since it voted, while others were awaited. */
 MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v,
@@ -247,8 +258,7 @@ MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, 
     }
     if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
     if (status != MESH_OK) {
-        if (g) s->links = g->next;
-        mesh_transport_free(&s->net->base, g);
+        if (g) mesh_mpi__links_free(s, g);
         return status;
     }
     *out = g;
@@ -275,17 +285,6 @@ MESH__RARE void mesh_mpi__back_say(mesh_mpi__impl *s, int rank, int kind, const 
     mesh__put64(said + 8, g->sent);
     mesh__put64(said + 16, g->received);
     mesh_mpi__say(s, rank, kind, said, sizeof said); /* else it is kept until the transport closes */
-}
-
-MESH__RARE void mesh_mpi__links_free(mesh_mpi__impl *s, mesh_mpi__links *g) {
-    mesh_mpi__links **at = &s->links;
-    int i;
-    for (i = 1; i < s->nrequests; i++) /* sends that have ended, which MPI has yet to say */
-        if (s->use[i].links == g) s->use[i].links = NULL;
-    while (*at != g) at = &(*at)->next;
-    *at = g->next;
-    MPI_Comm_free(&g->comm);
-    mesh_transport_free(&s->net->base, g);
 }
 
 MESH__RARE void mesh_mpi__give_back(mesh_mpi__impl *s, mesh_mpi__links *g);
