@@ -719,7 +719,8 @@ MESH__PRIVATE void mesh__places(mesh__search *q, int on, const mesh_spec *from, 
     }
 }
 
-/* Can what is left to do be had for less than the plans found? The worst rank receives what it lacks, of a sum one summand of each value. */
+/* Can what is left to do be had for less than the best plan found, however many are wanted? The worst rank receives what it lacks, of a sum one
+   summand of each value. */
 MESH__PRIVATE int mesh__is_worth(mesh__search *q) {
     mesh_plan *p = &q->path;
     int k = p->nsteps;
@@ -727,7 +728,7 @@ MESH__PRIVATE int mesh__is_worth(mesh__search *q) {
     mesh_moves route;
     mesh_box box;
     if (k + 1 == MESH_MAX_STEPS) return 0;
-    if (q->found < q->cap || q->d->scratch_cap) return 1;
+    if (!q->found || q->d->scratch_cap) return 1;
     p->step[k].on = 1;
     p->step[k].spec = p->view.to;
     p->nsteps++;
@@ -740,7 +741,7 @@ MESH__PRIVATE int mesh__is_worth(mesh__search *q) {
     } else if (!route.placed.n && !route.to_zero.n) {
         least = mesh_box_count(&box) * p->elem_bytes;
     }
-    return mesh__add64(p->bytes, least) < q->best[q->found - 1].bytes;
+    return mesh__add64(p->bytes, least) < q->best[0].bytes;
 }
 
 MESH__PRIVATE void mesh__every_layout(mesh__search *q, int on, const mesh_spec *from, int more);

@@ -147,12 +147,11 @@ static int plan_last_level_joins(const mesh_plan *p) {
 }
 
 /* Every candidate moves the tensor as the specs say, is another way than the others and dearer than those before; fewer are the first of more. */
-static void test_plan_candidates(void) {
+static void plan_candidates_of(test_random r, int trials) {
     static mesh_plan all[PLAN_CANDIDATES + 1], few[4], one;
     static plan_problem p;
-    test_random r = random_from(61);
     int trial, seen = 0, moves = 0, several = 0, dearer = 0;
-    for (trial = 0; trial < 500 && !test_failures; trial++) {
+    for (trial = 0; trial < trials && !test_failures; trial++) {
         mesh_error err;
         int n, k, i, cap = 1 + random_below(&r, 3), got, direct = 0;
         plan_draw(&p, &r, trial % 8 ? 8 : 16);
@@ -169,8 +168,8 @@ static void test_plan_candidates(void) {
         CHECK_INT(few[cap].nsteps, 0x5a5a5a5a);
         CHECK_OK(ask_plan(&one, &p.d, &err), err);
         CHECK(one.hash == all[0].hash && one.ps == all[0].ps);
-        CHECK(!(one.limited & ~all[0].limited)); /* the search for one ends where nothing can be better */
-        for (k = 0; k < got; k++) CHECK_INT(few[k].ps, all[k].ps);
+        CHECK(one.limited == all[0].limited);
+        for (k = 0; k < got; k++) CHECK(few[k].hash == all[k].hash && few[k].ps == all[k].ps);
         dearer += all[0].nsteps == 1 && n > 1 && all[1].ps > all[0].ps;
         if (!plan_last_level_joins(&one)) return;
         for (k = 0; k < n; k++) {
@@ -200,7 +199,7 @@ static void test_plan_candidates(void) {
         seen += n;
         several += n > 2;
     }
-    CHECK(seen > 800 && several > 60 && dearer > 10);
+    CHECK(trials < 500 || (seen > 800 && several > 60 && dearer > 10));
     memset(&one, 0x5a, sizeof one);
     for (trial = 0; trial < 2; trial++) {
         mesh_error err;
@@ -209,6 +208,18 @@ static void test_plan_candidates(void) {
         CHECK_HAS(err.text, "room for a plan is missing");
     }
     CHECK_INT(one.nsteps, 0x5a5a5a5a);
+}
+
+static void test_plan_candidates(void) {
+    static const uint64_t fewer[] = {54084845, 175264849}; /* where other plans came out when more were wanted */
+    uint64_t seed = test_seed;
+    int i;
+    plan_candidates_of(random_from(61), 500);
+    for (i = 0; i < 2; i++) {
+        test_seed = fewer[i];
+        plan_candidates_of(random_from(61), 200);
+    }
+    test_seed = seed;
 }
 
 /* With the least scratch that is named there is a plan, with a byte less there is none; whatever is granted is kept to, and every candidate. */
