@@ -218,7 +218,7 @@ MESH__RARE void mesh__roll_end(mesh__engine *e) {
     mesh_error why;
     e->roll.op = NULL;
     op->alone = all && e->roll.gone ? op->alone + 1 : 0;
-    if (op->alone < 2) return;
+    if (op->alone < 2 || mesh__loss_due(e, op->comm)) return; /* that is told by itself: see mesh__gone_settle */
     mesh__fail(&why, MESH_ERR_PEER, e->roll.first_gone, "rank %d closed its transport while it was needed",
                e->roll.first_gone);
     mesh__op_broken(e, op, MESH_ERR_PEER, &why);

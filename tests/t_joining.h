@@ -675,7 +675,7 @@ static void twice_process(int rank, void *ctx) {
         setenv("MESH_LISTEN_FD", text, 1);
     else
         close(mend_fd);
-    d.open_timeout_ns = 3 * SECOND;
+    d.open_timeout_ns = 40 * SECOND;
     for (i = 0; i < 2; i++) {
         if (rank == 1 && i) mend_hear(1, 1); /* rank 0 has closed the first */
         if (mesh_socket_open(&net, &d, &err))
@@ -770,7 +770,7 @@ static void secret_file_process(int rank, void *ctx) {
     mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
     clear_environment();
     d.secret = NULL;
-    d.open_timeout_ns = 3 * SECOND;
+    d.open_timeout_ns = 40 * SECOND;
     setenv(rank ? "MESH_SECRET_FILE" : "MESH_SECRET", rank ? (const char *)ctx : "from a file", 1);
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     mesh_socket_close(&net);

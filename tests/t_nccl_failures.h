@@ -806,12 +806,20 @@ static void connects_ended_rank(mesh_transport *t, void *ctx) {
 }
 static void test_connects_ended(void) { run_gpus(4, connects_ended_rank, NULL); }
 
-/* A rank has closed the comm in which two others have yet a message: nobody waits for it, whatever they ask it meanwhile. */
+/* A rank has closed the comm, or its transport too, in which two others have yet a message: nobody waits for it, whatever they ask it meanwhile. */
 static const mesh_ops *closed_beside_ops;
 static mesh_status closed_beside_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
     mesh_status status = closed_beside_ops->control_send(t, rank, kind, data, nbytes);
     if (kind == MESH_EVENT_ABORT) world_say(1); /* it was asked, and has answered */
     return status;
+}
+static void closed_beside_leaves(mesh_nccl__state *s) { /* its transport closes too, and answers over the bootstrap */
+    static mesh_ops ops;
+    pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+    closed_beside_ops = s->boot->ops, ops = *closed_beside_ops;
+    ops.control_send = closed_beside_send;
+    s->boot->ops = &ops;
+    pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
 }
 static void closed_beside_rank(mesh_transport *t, void *ctx) {
     int way = *(const int *)ctx;
@@ -828,10 +836,12 @@ static void closed_beside_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 2) {
         double end = test_now() + 30;
         CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        if (way > 1) closed_beside_leaves(mesh_nccl__of(t));
+        world_say(2);
+        if (way > 1) return;
         closed_beside_ops = t->ops;
         ops.control_send = closed_beside_send;
         t->ops = &ops;
-        world_say(2);
         while (__sync_add_and_fetch(&world_word[3], 0) < 2 && test_now() < end) mesh_progress(t, mesh_now(t) + SECOND / 100);
         t->ops = closed_beside_ops;
         return;
@@ -842,7 +852,7 @@ static void closed_beside_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_send(&c, NULL, 1, a, 10, MESH_F32), c.error);
     else
         CHECK_OK(mesh_recv(&c, NULL, 0, a, 10, MESH_F32), c.error);
-    if (way == 0) CHECK_OK(mesh_comm_sync(&c), c.error);
+    if (way % 2 == 0) CHECK_OK(mesh_comm_sync(&c), c.error);
     CHECK(device_holds(&c, a, 10, 0));
     world_say(3);
     world_await(3, 2);
@@ -850,7 +860,7 @@ static void closed_beside_rank(mesh_transport *t, void *ctx) {
 }
 static void test_closed_beside(void) {
     int way;
-    for (way = 0; way < 2; way++) run_gpus(3, closed_beside_rank, &way);
+    for (way = 0; way < 4; way++) run_gpus(3, closed_beside_rank, &way);
 }
 
 /* Who compares calls before they are made waits there for one that has closed the comm: told when the roll is called, as without comparing. */
@@ -902,7 +912,7 @@ static void no_stream_rank(mesh_transport *t, void *ctx) {
     mesh_comm_desc d = MESH_ZERO;
     mesh_comm c, other;
     mesh_error err;
-    d.timeout_ns = 5 * SECOND;
+    d.timeout_ns = 40 * SECOND;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
     if (t->rank == wrong) s->api.cudaStreamCreateWithFlags = no_stream;
     CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);

@@ -185,7 +185,7 @@ static void rows_launch_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_status status;
     float *x;
-    if (!open_comm(t, &c, "a=2,b=2", NULL, 5 * SECOND)) return;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 40 * SECOND)) return;
     x = device_floats(&c, 64, 0);
     d.experts = 2, d.top_k = 1, d.width = 8, d.max_tokens = 4, d.dtype = MESH_F32;
     CHECK_OK(mesh_copy(&c, x + 32, asked, sizeof asked), c.error);

@@ -159,7 +159,7 @@ static void norms_wrong_rank(mesh_transport *t, void *ctx) {
     mesh_tensor x;
     double norm;
     mesh_status status;
-    if (!open_comm(t, &c, "x=-1", NULL, 3 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, (what ? 3 : 40) * SECOND)) return;
     CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", t->rank == 1 && what == 0 ? MESH_I32 : MESH_F32, 1, shape, &c.error), c.error);
     x.data = device_floats(&c, 8, 1);
     status = mesh_barrier(&c, NULL); /* all have made theirs; another may have come further, and failed */
@@ -225,7 +225,7 @@ static void checkpoint_wrong_rank(mesh_transport *t, void *ctx) {
     mesh_named x;
     mesh_status status;
     (void)ctx;
-    if (!open_comm(t, &c, "x=-1", NULL, 5 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 40 * SECOND)) return;
     memset(&x, 0, sizeof x);
     x.name = "x";
     CHECK_OK(mesh_tensor_make(&x.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &c.error), c.error);

@@ -55,13 +55,15 @@ MESH__RARE mesh_status mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t c
     return MESH_OK;
 }
 
-/* Who calls the roll of a comm while this rank closes hears that it has left; not at once, as why it left may be on its way from another. */
+/* Who calls the roll of a comm while this rank closes hears that it has left, and believes it where it waits for this rank; not at once, as why it left may
+   be on its way from another. */
 MESH__RARE void mesh_nccl__turn_away(mesh_nccl__state *s) {
     mesh_nccl__mail *mail;
     for (mail = s->mail; mail; mail = mail->next) {
         unsigned char data[MESH_CONTROL_BYTES];
         mesh__record asked;
         mesh_error why;
+        size_t length;
         if (mail->state == MESH_NCCL__ANSWERED || mail->m.kind != MESH_EVENT_MESSAGE ||
             mail->m.nbytes < MESH__ROLL_BYTES || mesh__get32(mail->m.data) != MESH__MSG_ROLL ||
             mesh_nccl__now(s) < mail->came + INT64_C(300000000))
@@ -70,8 +72,9 @@ MESH__RARE void mesh_nccl__turn_away(mesh_nccl__state *s) {
         mesh__record_read(&asked, mail->m.data + 16);
         mesh__fail(&why, MESH_ERR_PEER, s->boot->rank, "rank %d has closed its transport while it was needed",
                    s->boot->rank);
-        s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_ABORT, data,
-                                   mesh_nccl__abort_write(data, (uint32_t)(asked.channel >> 40), &why));
+        length = mesh_nccl__abort_write(data, (uint32_t)(asked.channel >> 40), &why);
+        mesh__put32(data + 12, MESH__ABORT_CLOSED);
+        s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_ABORT, data, length);
     }
 }
 
