@@ -131,25 +131,36 @@ MESH__PRIVATE void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layou
         mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, (me + i) % n), &turned, mesh__block_of(&turned, i));
 }
 
-/* Hand segment j of my reduced block to all, and receive theirs. */
-MESH__PRIVATE void mesh__add_gather_segment(mesh__schedule *s, const mesh__view *v, size_t segment, size_t j) {
-    int n = s->size, me = s->me, k;
-    mesh__range mine = mesh__block_of(v, me);
+/* What becomes of the block that a rank has reduced: it stays, or goes on, segment by segment behind those being reduced. */
+enum { MESH__KEEP, MESH__HAND_ALL, MESH__HAND_ROOT };
+
+/* Segment j of my reduced block in acc, which holds all of it, or where it is only handed on, two at a time. */
+MESH__PRIVATE mesh__range mesh__reduced_segment(const mesh__schedule *s, const mesh__layout *b, mesh__range mine,
+                                                size_t j, int hand) {
+    mesh__range r = mesh__segment_of(mine, b->segment, j);
+    if (hand == MESH__HAND_ROOT && s->me != b->root) r.at = (j & 1) * b->segment;
+    return r;
+}
+
+/* Hand segment j of my reduced block to all or to the root; who is given theirs receives it. */
+MESH__PRIVATE void mesh__add_hand_segment(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
+                                          mesh__range mine, size_t j, int hand) {
+    int n = s->size, me = s->me, k, all = hand == MESH__HAND_ALL;
     mesh__add_post(s);
     for (k = 1; k < n; k++) {
-        int from = (me - k + n) % n;
-        mesh__range theirs = mesh__block_of(v, from);
-        if (j < mesh__segments(mine, segment))
-            mesh__add_range(s, MESH_SEND, (me + k) % n, v, mesh__segment_of(mine, segment, j), NULL);
-        if (j < mesh__segments(theirs, segment))
-            mesh__add_range(s, MESH_RECV, from, v, mesh__segment_of(theirs, segment, j), NULL);
+        int to = (me + k) % n, from = (me - k + n) % n;
+        mesh__range theirs = mesh__block_of(&b->send, from);
+        if ((all || to == b->root) && j < mesh__segments(mine, b->segment))
+            mesh__add_range(s, MESH_SEND, to, acc, mesh__reduced_segment(s, b, mine, j, hand), NULL);
+        if ((all || me == b->root) && j < mesh__segments(theirs, b->segment))
+            mesh__add_range(s, MESH_RECV, from, acc, mesh__segment_of(theirs, b->segment, j), NULL);
     }
 }
 
 /* acc = everyone's contribution to my block, in the order me, me-1, me-2 ...: all exchange segments with all, the segment that is being
-   reduced behind the one under way. With `gather` every reduced segment goes to all at once, which makes it an all_reduce. */
+   reduced behind the one under way. Handed to all at once, it makes an all_reduce, to the root a reduce. */
 MESH__PRIVATE void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
-                                             mesh__range mine, int gather) {
+                                             mesh__range mine, int hand) {
     int n = s->size, me = s->me, first, last, i, k, owners = b->owners ? b->owners : n;
     int width = n - 1 < MESH__ROUND ? n - 1 : MESH__ROUND;
     size_t segment = b->segment, own = mesh__segments(mine, segment), most = 0, j;
@@ -162,7 +173,7 @@ MESH__PRIVATE void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layo
         int done = 0, before = 0; /* segments posted; the last post of them */
         last = first + width - 1 < n - 1 ? first + width - 1 : n - 1;
         for (j = 0; j < most; j++) {
-            mesh__range segment_mine = mesh__segment_of(mine, segment, j);
+            mesh__range reduced = mesh__reduced_segment(s, b, mine, j, hand);
             for (; done < (int)most && done < (int)j + 2; done++) {
                 before = s->nsteps;
                 mesh__add_post(s);
@@ -172,23 +183,21 @@ MESH__PRIVATE void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layo
                     if (to < owners && (size_t)done < mesh__segments(r, segment))
                         mesh__add_range(s, MESH_SEND, to, &b->send, mesh__segment_of(r, segment, (size_t)done), NULL);
                     if (me < owners && (size_t)done < own)
-                        mesh__add_range(s, MESH_RECV, from, acc, mesh__segment_of(mine, segment, (size_t)done),
+                        mesh__add_range(s, MESH_RECV, from, acc, mesh__reduced_segment(s, b, mine, (size_t)done, hand),
                                         scratch + ((size_t)(done & 1) * (size_t)width + (size_t)(k - first)) * slot);
                 }
             }
-            if (gather && j > 0) mesh__add_gather_segment(s, acc, segment, j - 1);
+            if (hand && j > 0) mesh__add_hand_segment(s, b, acc, mine, j - 1, hand);
             mesh__add_wait_before(s, j + 1 < most ? before : s->nsteps);
             if (j >= own) continue;
             if (first == 1)
-                mesh__add_copies(s, acc, segment_mine, &b->send,
-                                 mesh__segment_of(mesh__block_of(&b->send, me), segment, j));
+                mesh__add_copies(s, acc, reduced, &b->send, mesh__segment_of(mesh__block_of(&b->send, me), segment, j));
             for (k = first; k <= last; k++)
-                mesh__add_reduces(s, acc, segment_mine,
-                                  scratch + ((j & 1) * (size_t)width + (size_t)(k - first)) * slot, 1);
-            if (last == n - 1) mesh__add_divides(s, acc, segment_mine);
+                mesh__add_reduces(s, acc, reduced, scratch + ((j & 1) * (size_t)width + (size_t)(k - first)) * slot, 1);
+            if (last == n - 1) mesh__add_divides(s, acc, reduced);
         }
     }
-    if (gather) mesh__add_gather_segment(s, acc, segment, most - 1);
+    if (hand) mesh__add_hand_segment(s, b, acc, mine, most - 1, hand);
     mesh__add_wait(s);
 }
 
@@ -375,12 +384,12 @@ MESH__PRIVATE void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *
 MESH__PRIVATE void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     int n = s->size;
     if (algorithm == MESH_ALGORITHM_DIRECT && n - 1 <= MESH__ROUND) {
-        mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->me), 1);
+        mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->me), MESH__HAND_ALL);
         return;
     }
     if (algorithm == MESH_ALGORITHM_DIRECT) {
         mesh__range mine = mesh__block_of(&b->recv, s->me);
-        mesh__build_reduce_blocks(s, b, &b->recv, mine, 0);
+        mesh__build_reduce_blocks(s, b, &b->recv, mine, MESH__KEEP);
         mesh__build_direct_gather(s, &b->recv, mine, &b->recv);
         return;
     }
@@ -423,15 +432,18 @@ MESH__PRIVATE void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout
     mesh__add_wait(s);
 }
 
-/* Every rank reduces a block and hands it to the root. */
+/* Every rank reduces a block and hands it to the root: as it goes, but of more ranks than are served at once when it has all of it. */
 MESH__PRIVATE void mesh__build_block_reduce(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->size, me = s->me, k;
+    int n = s->size, me = s->me, k, hand = n - 1 <= MESH__ROUND ? MESH__HAND_ROOT : MESH__KEEP;
     mesh__range mine = mesh__block_of(&b->send, me);
     mesh__part part = mesh__part_of(NULL, mine.count);
     mesh__view acc;
-    if (me != b->root && !(part.base = mesh__scratch(s, mine.count * s->elem_bytes))) return;
+    if (hand && mesh__segments(mine, b->segment) > 2) part.count = 2 * b->segment;
+    if (me != b->root && !(part.base = mesh__scratch(s, part.count * s->elem_bytes))) return;
     acc = me == b->root ? b->recv : mesh__view_of(&part, 1, MESH__CHUNKS, 1);
-    mesh__build_reduce_blocks(s, b, &acc, me == b->root ? mine : mesh__all_of(&acc), 0);
+    if (me != b->root) mine.at = 0;
+    mesh__build_reduce_blocks(s, b, &acc, mine, hand);
+    if (hand) return;
     if (me != b->root) {
         mesh__add_post(s);
         mesh__add_range(s, MESH_SEND, b->root, &acc, mesh__all_of(&acc), NULL);
@@ -534,7 +546,7 @@ MESH__PRIVATE void mesh__build_reduce_scatter(mesh__schedule *s, const mesh__lay
     else if (algorithm == MESH_ALGORITHM_HALVING)
         mesh__build_halving_scatter(s, b);
     else
-        mesh__build_reduce_blocks(s, b, &b->recv, mesh__all_of(&b->recv), 0);
+        mesh__build_reduce_blocks(s, b, &b->recv, mesh__all_of(&b->recv), MESH__KEEP);
 }
 
 /* Blocks move in log2 n rounds: in round k those whose distance has bit k go on by 2^k. Source: Bruck et al. 1997. */

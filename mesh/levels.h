@@ -127,7 +127,7 @@ MESH__PRIVATE void mesh__levels_all_reduce(mesh__schedule *s, const mesh__layout
     if (l->nlocal == 1)
         mesh__add_copies(s, &in.recv, mesh__all_of(&in.recv), &in.send, mesh__all_of(&in.send));
     else
-        mesh__build_reduce_blocks(s, &in, &in.recv, mine, 0);
+        mesh__build_reduce_blocks(s, &in, &in.recv, mine, MESH__KEEP);
     s->undivided = 0;
     if (l->local < l->columns && (mine.count || !l->local)) {
         mesh_tuning_row row = mesh__built_in(MESH_CALL_ALL_REDUCE, l->nhosts, mine.count * s->elem_bytes);
@@ -294,7 +294,7 @@ MESH__PRIVATE void mesh__levels_reduce_scatter(mesh__schedule *s, const mesh__la
     in.send = mesh__levels_counts(l, &part);
     mesh__scope_host(s, l);
     s->undivided = 1;
-    if (l->nlocal > 1) mesh__build_reduce_blocks(s, &in, &acc, mesh__all_of(&acc), 0);
+    if (l->nlocal > 1) mesh__build_reduce_blocks(s, &in, &acc, mesh__all_of(&acc), MESH__KEEP);
     s->undivided = 0;
     if (owns) {
         for (k = 0; k < l->nhosts; k++) {
@@ -305,7 +305,7 @@ MESH__PRIVATE void mesh__levels_reduce_scatter(mesh__schedule *s, const mesh__la
         acc = mesh__view_of(&reduced, 1, MESH__CHUNKS, 1);
         in.owners = 0;
         mesh__scope_column(s, l);
-        mesh__build_reduce_blocks(s, &in, &acc, mesh__all_of(&acc), 0);
+        mesh__build_reduce_blocks(s, &in, &acc, mesh__all_of(&acc), MESH__KEEP);
     }
     slot = (size_t)mesh__cell_slot(l, column, l->host);
     mesh__scope_host(s, l);

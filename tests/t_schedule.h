@@ -579,11 +579,53 @@ static void test_schedule_packed(void) {
     free(w);
 }
 
+/* Whatever the message, a schedule between ranks of a host takes at most 4 MiB beside it, and 64 KiB for each peer. (In place an all_to_all has scratch
+   of the message's size, and a user's op that does not commute as much; nothing is moved here, so nothing is written to these buffers.) */
+static void test_schedule_scratch(void) {
+    static const int kinds[] = {MESH_CALL_ALL_REDUCE,     MESH_CALL_REDUCE,     MESH_CALL_BROADCAST, MESH_CALL_ALL_GATHER,
+                                MESH_CALL_REDUCE_SCATTER, MESH_CALL_ALL_TO_ALL, MESH_CALL_GATHER,    MESH_CALL_SCATTER,
+                                MESH_CALL_SCAN,           MESH_CALL_EXSCAN};
+    size_t message = (size_t)64 << 20, most;
+    void *in = malloc(message), *out = malloc(message);
+    mesh_tuning tuning = MESH_ZERO;
+    static mesh_ops ops;
+    mesh_transport t;
+    mesh_desc d = MESH_ZERO;
+    mesh on;
+    int n, kind, me, i;
+    memset(&t, 0, sizeof t);
+    t.ops = &ops;
+    d.shape = &n, d.naxes = 1;
+    CHECK(in && out);
+    for (n = 2; n <= 8; n++)
+        for (kind = 0; kind < (int)(sizeof kinds / sizeof *kinds); kind++)
+            for (me = 0; me < n; me++) {
+                mesh__schedule s;
+                int whole = kinds[kind] == MESH_CALL_ALL_REDUCE || kinds[kind] == MESH_CALL_REDUCE ||
+                            kinds[kind] == MESH_CALL_BROADCAST || kinds[kind] == MESH_CALL_SCAN ||
+                            kinds[kind] == MESH_CALL_EXSCAN;
+                memset(&s, 0, sizeof s);
+                mesh__schedule_begin(&s, &t);
+                mesh_make(&on, &d, NULL);
+                s.on = &on, s.index = me, s.tuning = &tuning;
+                s.call = mesh__call(kinds[kind], in, out, message / 4 / (size_t)(whole ? 1 : n), MESH_F32, MESH_SUM, 0);
+                s.elem_bytes = s.call.elem_bytes = 4;
+                mesh__build(&s);
+                CHECK(!s.out_of_memory);
+                for (most = 0, i = 0; i < MESH__SCRATCHES; i++) most += s.scratch[i].nbytes;
+                if (most > ((size_t)4 << 20) + (size_t)(n - 1) * 65536)
+                    test_fail(__FILE__, __LINE__, "%s of %d ranks: rank %d takes %lu KiB beside the message",
+                              mesh__call_name(kinds[kind]), n, me, (unsigned long)(most >> 10));
+                mesh__schedule_free(&s);
+            }
+    free(in), free(out);
+}
+
 static const test_case schedule_tests[] = {
     {"schedule/reduce", test_schedule_reduce, 0},   {"schedule/move", test_schedule_move, 0},
     {"schedule/scatter", test_schedule_scatter, 0}, {"schedule/rooted", test_schedule_rooted, 0},
     {"schedule/scan", test_schedule_scan, 0},       {"schedule/many", test_schedule_many, 0},
-    {"schedule/packed", test_schedule_packed, 0},
+    {"schedule/packed", test_schedule_packed, 0},   {"schedule/scratch", test_schedule_scratch, 0},
 };
 
 #endif
