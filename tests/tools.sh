@@ -146,6 +146,7 @@ step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene
 step "auto: one that does not fit" bash -c "$(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16 | grep -q 'by this prediction it needs 94.8 GB of 76.0; else it had place 1'"
 step "auto: with another batch it is another run" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 --batch 256 >$out/auto-batch.txt && ! grep -q published $out/auto-batch.txt"
 step "auto: one that --fix excludes" bash -c "$(published megatron-1.7b selene) tp=2,cp=1,pp=1 | grep -q 'is none of the ways tried'"
+refuses "auto: a little too small" "needs 1.137 GB, 0.00698" bash -c "sed 's/^memory.*/memory 1.13/' $out/auto.cluster >$out/auto-small.cluster; ${auto/auto.cluster/auto-small.cluster} --fix tp=1,pp=1,zero=0"
 refuses "auto: nothing fits, beside a published run" "nothing fits into memory" $(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16,zero=1,recompute=0
 auto_line 1 "auto-1.model:9: a whole number from 1 to 999999 is expected: layers 0" model "layers 0"
 auto_line 2 "auto-2.model:9: no such name; those that --help lists are: width 3" model "width 3"
@@ -168,6 +169,8 @@ auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "re
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
 auto_line 9 "7 kv_heads do not divide 8 heads; 4 do" model "kv_heads 7"
+auto_line 7 "7 heads do not divide hidden, 512; 518 does, or say head_width" model $'heads 7\nkv_heads 7'
+step "auto: a head's width said" bash -c "printf 'heads 7\nkv_heads 7\nhead_width 64\n' | cat $out/auto.model - >$out/auto-width.model; ${auto/auto.model/auto-width.model} | grep -q '7 heads of 64 '"
 printf 'layers 6\nhidden 64\0garbage\n' >$out/auto-zero.model
 refuses "auto: a byte 0" "auto-zero.model:2: a byte 0: this is no text" ${auto/auto.model/auto-zero.model}
 refuses "auto: a directory" "Is a directory: /tmp" ${auto/$out\/auto.model//tmp}
