@@ -303,6 +303,7 @@ refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved
 refuses "micro-batches that do not go round" "interleaved" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved --layers 4 --micro 1
 refuses "a schedule that train_gpt has not" "it is 1f1b, gpipe, interleaved, zb-h1 or zb-v" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --schedule pipedream
+refuses "more ranks than experts" "--ep 6, and --experts 4: each of those ranks has one or more; 3 does" $build/train_gpt --mesh dp_shard=6 --simulate 6 --experts 4 --ep 6 --batch 24
 refuses "ranks that cannot share experts" "--ep 4 does not divide dp_shard x cp x tp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 4 --ep 4
 refuses "experts that no mesh can hold so" "or name dp_shard, cp and tp in this order" $mesh run -n 6 -- $build/train_gpt --mesh tp=2,dp_shard=3 --ep 3 --batch 9 --experts 3
 refuses "fewer experts than ranks that share them" "--ep 2, and --experts 1" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 1 --top-k 1 --ep 2
