@@ -1019,8 +1019,9 @@ static int fits(const options *o, const mesh *m) {
     if (ep != o->ep)
         return refuse("--ep %d does not divide dp_shard x cp x tp = %d on the mesh %s; %d does", o->ep, shard, shown(m),
                       ep);
-    if (o->ep > 1 && o->experts < o->ep)
-        return refuse("--ep %d, and --experts %d: each of those ranks has one or more", o->ep, o->experts);
+    for (; ep > 1 && (ep > o->experts || shard % ep); ep--) {}
+    if (ep != o->ep)
+        return refuse("--ep %d, and --experts %d: each of those ranks has one or more; %d does", o->ep, o->experts, ep);
     if (o->experts && o->experts < o->top_k)
         return refuse("--top-k %d of --experts %d: there are not as many", o->top_k, o->experts);
     if (o->ring && mesh_axis_find(m, "cp") < 0)

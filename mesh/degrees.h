@@ -251,11 +251,15 @@ MESH__RARE mesh_status mesh__experts_check(const int *value, mesh_error *err) {
     if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)",
                           value[MESH__ETP], value[MESH__TP]);
-    if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP]))
+    if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP])) {
+        char nearest[80];
+        mesh__text t = mesh__text_on(nearest, sizeof nearest);
+        mesh__put_divisors(&t, (int)(dense / value[MESH__ETP]), value[MESH__EP]);
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
-            "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
-            value[MESH__EP], value[MESH__ETP], dense);
+            "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; cannot take ep%s",
+            value[MESH__EP], value[MESH__ETP], dense, nearest);
+    }
     return MESH_OK;
 }
 

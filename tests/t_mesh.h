@@ -813,7 +813,10 @@ static void test_degrees(void) {
     CHECK_HAS(err.text, "tp is -2");
     e = d, e.tp = 2, e.ep = 3, e.dp_shard = -1;
     CHECK_INT(mesh_from_degrees(&m, &e, "torchtitan:sparse", &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "does not divide dp_shard * cp * tp");
+    CHECK_HAS(err.text, "ep * etp = 3 * 1 does not divide dp_shard * cp * tp = 32; cannot take ep; nearest that do: 2, 4");
+    e.ep = 16, e.tp = e.etp = 4; /* which divides them all, but not beside etp */
+    CHECK_INT(mesh_from_degrees(&m, &e, "torchtitan:sparse", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "ep * etp = 16 * 4 does not divide dp_shard * cp * tp = 32; cannot take ep; nearest that do: 8");
     e.ep = 2, e.tp = 4, e.etp = 2;
     CHECK_INT(mesh_from_degrees(&m, &e, "torchtitan:sparse", &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "1 or tp");

@@ -146,6 +146,7 @@ step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene
 step "auto: one that does not fit" bash -c "$(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16 | grep -q 'by this prediction it needs 94.8 GB of 76.0; else it had place 1'"
 step "auto: with another batch it is another run" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 --batch 256 >$out/auto-batch.txt && ! grep -q published $out/auto-batch.txt"
 step "auto: one that --fix excludes" bash -c "$(published megatron-1.7b selene) tp=2,cp=1,pp=1 | grep -q 'is none of the ways tried'"
+refuses "auto: a little too small" "needs 1.137 GB, 0.00698" bash -c "sed 's/^memory.*/memory 1.13/' $out/auto.cluster >$out/auto-small.cluster; ${auto/auto.cluster/auto-small.cluster} --fix tp=1,pp=1,zero=0"
 refuses "auto: nothing fits, beside a published run" "nothing fits into memory" $(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16,zero=1,recompute=0
 auto_line 1 "auto-1.model:9: a whole number from 1 to 999999 is expected: layers 0" model "layers 0"
 auto_line 2 "auto-2.model:9: no such name; those that --help lists are: width 3" model "width 3"
@@ -168,6 +169,8 @@ auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "re
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
 auto_line 9 "7 kv_heads do not divide 8 heads; 4 do" model "kv_heads 7"
+auto_line 7 "7 heads do not divide hidden, 512; 518 does, or say head_width" model $'heads 7\nkv_heads 7'
+step "auto: a head's width said" bash -c "printf 'heads 7\nkv_heads 7\nhead_width 64\n' | cat $out/auto.model - >$out/auto-width.model; ${auto/auto.model/auto-width.model} | grep -q '7 heads of 64 '"
 printf 'layers 6\nhidden 64\0garbage\n' >$out/auto-zero.model
 refuses "auto: a byte 0" "auto-zero.model:2: a byte 0: this is no text" ${auto/auto.model/auto-zero.model}
 refuses "auto: a directory" "Is a directory: /tmp" ${auto/$out\/auto.model//tmp}
@@ -300,6 +303,7 @@ refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved
 refuses "micro-batches that do not go round" "interleaved" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved --layers 4 --micro 1
 refuses "a schedule that train_gpt has not" "it is 1f1b, gpipe, interleaved, zb-h1 or zb-v" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --schedule pipedream
+refuses "more ranks than experts" "--ep 6, and --experts 4: each of those ranks has one or more; 3 does" $build/train_gpt --mesh dp_shard=6 --simulate 6 --experts 4 --ep 6 --batch 24
 refuses "ranks that cannot share experts" "--ep 4 does not divide dp_shard x cp x tp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 4 --ep 4
 refuses "experts that no mesh can hold so" "or name dp_shard, cp and tp in this order" $mesh run -n 6 -- $build/train_gpt --mesh tp=2,dp_shard=3 --ep 3 --batch 9 --experts 3
 refuses "fewer experts than ranks that share them" "--ep 2, and --experts 1" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 1 --top-k 1 --ep 2

@@ -348,8 +348,8 @@ static int auto_print_none(const auto_search *s) {
     if (s->too_large)
         fprintf(
             stderr,
-            "mesh auto: nothing fits into memory: the smallest of %ld ways (tp %ld, cp %ld, pp %ld, dp %ld) needs %.1f GB, "
-            "%.1f more than there are; more devices%s a smaller batch%s may do\n",
+            "mesh auto: nothing fits into memory: the smallest of %ld ways (tp %ld, cp %ld, pp %ld, dp %ld) needs %.5g GB, "
+            "%.5g more than there are; more devices%s a smaller batch%s may do\n",
             s->too_large, s->smallest.tp, s->smallest.cp, s->smallest.pp, s->smallest.dp, s->least / 1e9,
             (s->least - auto_limit(s)) / 1e9, free_of ? " or" : ",",
             free_of ? "" : " or --fix without zero and recompute");

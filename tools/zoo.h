@@ -630,7 +630,13 @@ static int zoo_complete(zoo_model *d, const char *path, const char *command, int
             }
     if (d->heads < 0) d->heads = 12;
     if (d->hidden < 0) d->hidden = 64 * d->heads;
-    if (d->head_width < 0) d->head_width = d->hidden < d->heads ? 1 : d->hidden / d->heads;
+    if (d->head_width < 0 && d->hidden % d->heads) {
+        k = (size_t)(d->hidden / d->heads + 1);
+        snprintf(said, sizeof said, "%s: %ld heads do not divide hidden, %ld; %ld does, or say head_width", path,
+                 d->heads, d->hidden, d->heads * (long)k);
+        return wrong(command, said, NULL);
+    }
+    if (d->head_width < 0) d->head_width = d->hidden / d->heads;
     if (d->kv_heads < 0) d->kv_heads = d->heads;
     if (d->ffn < 0) d->ffn = 4 * d->hidden;
     if (d->top_k < 0 && d->experts > 0 && d->experts < 2) d->top_k = d->experts;
