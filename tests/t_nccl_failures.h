@@ -771,11 +771,16 @@ static cudaError_t connects_ended(int *device) {
     mesh_nccl__stop *stop;
     double end = test_now() + 20;
     int ended = 0, over = 0;
-    if (pthread_mutex_trylock(&s->lock)) return connects_device(device);
+    if (pthread_mutex_trylock(&s->boot_lock)) return connects_device(device);
+    if (pthread_mutex_trylock(&s->lock)) {
+        pthread_mutex_unlock(&s->boot_lock);
+        return connects_device(device);
+    }
     for (c = s->comm; c; c = c->next)
         if (c->life == MESH_NCCL__CONNECTING) mesh_nccl__end(s, c, MESH_ERR_PEER, 1, "rank 1 was lost, say"), ended = 1;
     if (ended) mesh_nccl__act(s);
     pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->boot_lock);
     while (ended && !over && test_now() < end) { /* until it is no communicator of NCCL's any more */
         pthread_mutex_lock(&s->lock);
         for (over = 1, stop = s->stops; stop; stop = stop->next) {
