@@ -891,6 +891,54 @@ static void closed_debug_rank(mesh_transport *t, void *ctx) {
 }
 static void test_closed_debug(void) { run_gpus_with(2, closed_debug_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
 
+/* That a rank has closed the comm, said late to who had asked, ends no comparison of a message between two others. Words: 1 rank 0 compares, 2 it has
+   been told. */
+static const mesh_ops *compared_ops;
+static mesh_status compared_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    mesh_status status = compared_ops->post(t, p, ticket);
+    world_say(1);
+    return status;
+}
+static mesh_status compared_poll(mesh_transport *t, mesh_control *out) {
+    mesh_status status = compared_ops->control_poll(t, out);
+    if (status == MESH_OK && out->kind == MESH_EVENT_ABORT) world_say(2);
+    return status;
+}
+static void closed_compared_rank(mesh_transport *t, void *ctx) {
+    static mesh_ops ops;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_comm c;
+    uint32_t id;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    id = c.id;
+    a = device_floats(&c, 100, (float)t->rank);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 0) {
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        compared_ops = s->boot->ops, ops = *compared_ops;
+        ops.post = compared_post, ops.control_poll = compared_poll;
+        s->boot->ops = &ops;
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+        CHECK_OK(mesh_recv(&c, NULL, 1, a, 10, MESH_F32), c.error);
+        CHECK(device_holds(&c, a, 10, 1));
+    } else if (t->rank == 1) {
+        world_await(2, 1);
+        CHECK_OK(mesh_send(&c, NULL, 0, a, 10, MESH_F32), c.error);
+    } else {
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        world_await(1, 1);
+        CHECK_INT(mesh__say_closed((mesh__engine *)t->engine, 0, id), 1);
+    }
+    if (t->rank < 2) CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank < 2) CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_closed_compared(void) { run_gpus_with(3, closed_compared_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
 /* A time to open that no clock reaches is long, and one below zero is none that was given. */
 static void open_long_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
@@ -939,6 +987,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
+    {"nccl/fake/closed_compared", test_closed_compared, 0},
     {"nccl/fake/closed_debug", test_closed_debug, 90},
     {"nccl/fake/held", test_held, 90},
     {"nccl/fake/close_ended", test_close_ended, 60},
