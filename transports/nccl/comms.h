@@ -359,6 +359,15 @@ MESH__RARE const mesh_nccl__comm *mesh_nccl__listed(mesh_nccl__state *s, const m
     return listed;
 }
 
+/* From now on a group is one that is being opened. NULL: none is. */
+MESH__RARE void mesh_nccl__opening(mesh_nccl__state *s, mesh_nccl__group *g, mesh_nccl__comm *c, uint32_t id) {
+    if (g) memset(g, 0, sizeof *g);
+    if (g) g->c = c, g->id = id;
+    pthread_mutex_lock(&s->lock);
+    s->opening = c ? g : NULL;
+    pthread_mutex_unlock(&s->lock);
+}
+
 MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
                                              int key, int64_t deadline, void **out, mesh_error *err) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -376,6 +385,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     if (c) vote.serial = c->serial;
     if (vote.status == MESH_OK && !c) c = mesh_nccl__comm_new(s, on, &vote.why);
     if (!c && vote.status == MESH_OK) vote.status = (mesh_status)vote.why.status;
+    mesh_nccl__opening(s, g, c, id);
     if (on->size > 1) {
         const mesh_nccl__comm *all = family ? family : c;
         mesh_nccl__comm listed;
@@ -392,17 +402,17 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
         }
     }
     if (vote.status != MESH_OK) {
+        mesh_nccl__opening(s, NULL, NULL, 0);
         if (c && !c->serial) mesh_nccl__unjoin(s, c, family ? family : c, &vote);
         mesh_transport_free(s->boot, g);
         if (vote.why.rank < 0 || vote.why.rank == s->boot->rank || vote.status == MESH_ERR_PEER)
             return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
         return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
     }
-    memset(g, 0, sizeof *g);
-    g->c = c;
-    g->id = id;
     g->timeout = timeout < 1000000 ? 1000000 : timeout;
     pthread_mutex_lock(&s->lock);
+    s->opening = NULL;
+    g->c = c;
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
     if (c->life != MESH_NCCL__ENDED) c->life = MESH_NCCL__OPEN;

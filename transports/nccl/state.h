@@ -294,6 +294,7 @@ typedef struct mesh_nccl__state {
     const mesh_post *inside_post; /* not NULL: messages of it */
     mesh_error trouble;           /* what went wrong inside; the main thread's alone */
     mesh_nccl__group *group, world;
+    mesh_nccl__group *opening;             /* another rank, where it is open already, may close it meanwhile */
     mesh_nccl__memory *memory;             /* the main thread's alone */
     mesh_nccl__registration *registration; /* the main thread's alone */
     mesh_nccl__stop *stops;

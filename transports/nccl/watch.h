@@ -381,6 +381,7 @@ MESH__RARE void mesh_nccl__left_heard(mesh_nccl__state *s, const mesh_control *m
     at = mesh__get32(m->data + 8);
     pthread_mutex_lock(&s->lock);
     for (g = s->group; g && g->id != mesh__get32(m->data + 4); g = g->next) {}
+    if (!g && s->opening && s->opening->id == mesh__get32(m->data + 4)) g = s->opening;
     if (g && mesh_nccl__has_rank(g->c, m->rank) && (!g->left_by || !mesh__sequence_from(at, g->left_at))) {
         g->left_by = m->rank + 1;
         g->left_at = at;
