@@ -891,6 +891,47 @@ static void closed_debug_rank(mesh_transport *t, void *ctx) {
 }
 static void test_closed_debug(void) { run_gpus_with(2, closed_debug_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
 
+/* What a failed opening has said comes late, in the next one over that bootstrap: it is none of its business. */
+static const mesh_ops *reopened_ops;
+static unsigned char reopened_data[MESH_CONTROL_BYTES];
+static size_t reopened_bytes;
+static mesh_status reopened_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    if (kind == MESH_EVENT_ABORT && rank == 2) memcpy(reopened_data, data, reopened_bytes = nbytes);
+    return reopened_ops->control_send(t, rank, kind, data, nbytes);
+}
+static mesh_status reopened_poll(mesh_transport *t, mesh_control *out) {
+    mesh_status status = reopened_ops->control_poll(t, out);
+    if (status == MESH_OK && out->kind == MESH_EVENT_ABORT) world_say(1); /* it has come */
+    return status;
+}
+static void reopened_rank(mesh_transport *boot, void *ctx) {
+    mesh_ops ops = *boot->ops;
+    mesh_nccl gpu;
+    mesh_error err;
+    char rank[16];
+    (void)ctx;
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    setenv("FAKE_NCCL_FAIL", "1:ncclBroadcast:1", 1);
+    reopened_ops = boot->ops;
+    ops.control_send = reopened_send;
+    boot->ops = &ops;
+    CHECK_INT(mesh_nccl_open(&gpu, boot, NULL, &err), MESH_ERR_TRANSPORT);
+    CHECK_INT(err.rank, 1);
+    ops.control_send = reopened_ops->control_send;
+    if (boot->rank == 2) ops.control_poll = reopened_poll;
+    world_meet(boot);
+    if (boot->rank == 1) {
+        CHECK(reopened_bytes > 0);
+        CHECK_INT(boot->ops->control_send(boot, 2, MESH_EVENT_ABORT, reopened_data, reopened_bytes), MESH_OK);
+    }
+    if (boot->rank == 0) world_await(1, 1);
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    boot->ops = reopened_ops;
+}
+static void test_reopened(void) { run_world(UNIX, 3, reopened_rank, NULL); }
+
 /* That a rank has closed the comm, said late to who had asked, ends no comparison of a message between two others. Words: 1 rank 0 compares, 2 it has
    been told. */
 static const mesh_ops *compared_ops;
@@ -987,6 +1028,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
+    {"nccl/fake/reopened", test_reopened, 90},
     {"nccl/fake/closed_compared", test_closed_compared, 0},
     {"nccl/fake/closed_debug", test_closed_debug, 90},
     {"nccl/fake/held", test_held, 90},

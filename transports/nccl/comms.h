@@ -107,6 +107,7 @@ MESH__RARE void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *rank
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length = mesh_nccl__abort_write(data, id >> 8, why);
     int i;
+    mesh__put64(data + 16, s->opened);
     pthread_mutex_lock(&s->boot_lock);
     for (i = 0; i < ranks->size; i++)
         if (ranks->rank[i] != s->boot->rank)

@@ -280,6 +280,7 @@ typedef struct mesh_nccl__state {
     int debug, max_ctas, has_kernels;
     char no_kernels[160]; /* why not */
     uint64_t serial;
+    uint64_t opened; /* which opening of the bootstrap this is, as its ranks agreed */
     /* Two locks, taken in this order. Neither is held in a call of CUDA's or NCCL's that may wait: for a peer, a device, a full queue. */
     pthread_mutex_t boot_lock; /* the bootstrap and the mail */
     pthread_mutex_t lock;      /* what the threads share of the rest */
