@@ -994,25 +994,30 @@ static void test_open_long(void) {
     }
 }
 
-/* A rank that has no stream for a communicator says so to the others, the first as well as the last; the next opening is whole. */
+/* A rank that has no stream, or no memory, for a communicator says so to the others, the first as well as the last; the next opening is whole. */
 static cudaError_t no_stream(cudaStream_t *stream, unsigned flags) {
     (void)stream, (void)flags;
+    return cudaErrorMemoryAllocation;
+}
+static cudaError_t no_malloc(void **p, size_t nbytes) {
+    (void)p, (void)nbytes;
     return cudaErrorMemoryAllocation;
 }
 static void no_stream_rank(mesh_transport *t, void *ctx) {
     int wrong = *(const int *)ctx;
     mesh_nccl__state *s = mesh_nccl__of(t);
-    cudaError_t (*create)(cudaStream_t *, unsigned) = s->api.cudaStreamCreateWithFlags;
+    mesh_nccl__api api = s->api;
     mesh_comm_desc d = MESH_ZERO;
     mesh_comm c, other;
     mesh_error err;
     d.timeout_ns = 40 * SECOND;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
-    if (t->rank == wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    if (t->rank == wrong && !wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    if (t->rank == wrong && wrong) s->api.cudaMalloc = no_malloc;
     CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
     CHECK_INT(err.rank, wrong);
-    CHECK_HAS(err.text, "a group's stream: out of memory");
-    s->api.cudaStreamCreateWithFlags = create;
+    CHECK_HAS(err.text, wrong ? "cudaMalloc: out of memory" : "cudaStreamCreateWithFlags: out of memory");
+    s->api = api;
     CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
     CHECK_OK(mesh_barrier(&other, NULL), other.error);
     CHECK_INT(mesh_comm_close(&other), MESH_OK);

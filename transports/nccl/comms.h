@@ -23,18 +23,22 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on,
     return c;
 }
 
-/* What a communicator's list of ranks has of its own on the device. */
-MESH__RARE cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
+/* What a communicator's list of ranks has of its own on the device. *what: the call that failed. */
+MESH__RARE cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c, const char **what) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     size_t nbytes = (MESH_NCCL__BARRIERS + 1) * sizeof *c->past.verdict;
     void *verdict = NULL;
     cudaError_t r;
+    *what = "cudaStreamCreateWithFlags";
     mesh_nccl__use_device(s);
     mesh_nccl__capture_mode(s, &mode);
     r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) *what = "cudaEventCreateWithFlags";
     if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
     if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
+    if (r == cudaSuccess) *what = "cudaMalloc";
     if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
+    if (r == cudaSuccess) *what = "cudaHostAlloc";
     if (r == cudaSuccess && c->size > 1) r = s->api.cudaHostAlloc(&verdict, nbytes, cudaHostAllocDefault);
     if (r == cudaSuccess && c->size > 1) {
         memset(verdict, 0xff, nbytes); /* the last one stays so: a graph's barriers say nothing */
@@ -64,6 +68,7 @@ MESH__RARE void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
 MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
     mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
     int *rank = (int *)mesh_transport_alloc(s->boot, sizeof *rank * (size_t)on->size), i;
+    const char *what;
     cudaError_t r;
     if (!c || !rank) {
         mesh_transport_free(s->boot, c);
@@ -76,8 +81,8 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh 
     c->size = on->size;
     c->index = mesh_index_of(on, s->boot->rank);
     for (i = 0; i < on->size; i++) rank[i] = mesh_rank_at(on, i);
-    if ((r = mesh_nccl__comm_make(s, c)) != cudaSuccess) {
-        mesh_nccl__cuda_fail(s, err, "a group's stream", r);
+    if ((r = mesh_nccl__comm_make(s, c, &what)) != cudaSuccess) {
+        mesh_nccl__cuda_fail(s, err, what, r);
         mesh_nccl__comm_free(s, c);
         return NULL;
     }
