@@ -891,6 +891,95 @@ static void closed_debug_rank(mesh_transport *t, void *ctx) {
 }
 static void test_closed_debug(void) { run_gpus_with(2, closed_debug_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
 
+/* What a failed opening has said comes late, in the next one over that bootstrap: it is none of its business. */
+static const mesh_ops *reopened_ops;
+static unsigned char reopened_data[MESH_CONTROL_BYTES];
+static size_t reopened_bytes;
+static mesh_status reopened_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    if (kind == MESH_EVENT_ABORT && rank == 2) memcpy(reopened_data, data, reopened_bytes = nbytes);
+    return reopened_ops->control_send(t, rank, kind, data, nbytes);
+}
+static mesh_status reopened_poll(mesh_transport *t, mesh_control *out) {
+    mesh_status status = reopened_ops->control_poll(t, out);
+    if (status == MESH_OK && out->kind == MESH_EVENT_ABORT) world_say(1); /* it has come */
+    return status;
+}
+static void reopened_rank(mesh_transport *boot, void *ctx) {
+    mesh_ops ops = *boot->ops;
+    mesh_nccl gpu;
+    mesh_error err;
+    char rank[16];
+    (void)ctx;
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    setenv("FAKE_NCCL_FAIL", "1:ncclBroadcast:1", 1);
+    reopened_ops = boot->ops;
+    ops.control_send = reopened_send;
+    boot->ops = &ops;
+    CHECK_INT(mesh_nccl_open(&gpu, boot, NULL, &err), MESH_ERR_TRANSPORT);
+    CHECK_INT(err.rank, 1);
+    ops.control_send = reopened_ops->control_send;
+    if (boot->rank == 2) ops.control_poll = reopened_poll;
+    world_meet(boot);
+    if (boot->rank == 1) {
+        CHECK(reopened_bytes > 0);
+        CHECK_INT(boot->ops->control_send(boot, 2, MESH_EVENT_ABORT, reopened_data, reopened_bytes), MESH_OK);
+    }
+    if (boot->rank == 0) world_await(1, 1);
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    boot->ops = reopened_ops;
+}
+static void test_reopened(void) { run_world(UNIX, 3, reopened_rank, NULL); }
+
+/* That a rank has closed the comm, said late to who had asked, ends no comparison of a message between two others. Words: 1 rank 0 compares, 2 it has
+   been told. */
+static const mesh_ops *compared_ops;
+static mesh_status compared_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    mesh_status status = compared_ops->post(t, p, ticket);
+    world_say(1);
+    return status;
+}
+static mesh_status compared_poll(mesh_transport *t, mesh_control *out) {
+    mesh_status status = compared_ops->control_poll(t, out);
+    if (status == MESH_OK && out->kind == MESH_EVENT_ABORT) world_say(2);
+    return status;
+}
+static void closed_compared_rank(mesh_transport *t, void *ctx) {
+    static mesh_ops ops;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_comm c;
+    uint32_t id;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    id = c.id;
+    a = device_floats(&c, 100, (float)t->rank);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 0) {
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        compared_ops = s->boot->ops, ops = *compared_ops;
+        ops.post = compared_post, ops.control_poll = compared_poll;
+        s->boot->ops = &ops;
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+        CHECK_OK(mesh_recv(&c, NULL, 1, a, 10, MESH_F32), c.error);
+        CHECK(device_holds(&c, a, 10, 1));
+    } else if (t->rank == 1) {
+        world_await(2, 1);
+        CHECK_OK(mesh_send(&c, NULL, 0, a, 10, MESH_F32), c.error);
+    } else {
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        world_await(1, 1);
+        CHECK_INT(mesh__say_closed((mesh__engine *)t->engine, 0, id), 1);
+    }
+    if (t->rank < 2) CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank < 2) CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_closed_compared(void) { run_gpus_with(3, closed_compared_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
 /* A time to open that no clock reaches is long, and one below zero is none that was given. */
 static void open_long_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
@@ -905,25 +994,30 @@ static void test_open_long(void) {
     }
 }
 
-/* A rank that has no stream for a communicator says so to the others, the first as well as the last; the next opening is whole. */
+/* A rank that has no stream, or no memory, for a communicator says so to the others, the first as well as the last; the next opening is whole. */
 static cudaError_t no_stream(cudaStream_t *stream, unsigned flags) {
     (void)stream, (void)flags;
+    return cudaErrorMemoryAllocation;
+}
+static cudaError_t no_malloc(void **p, size_t nbytes) {
+    (void)p, (void)nbytes;
     return cudaErrorMemoryAllocation;
 }
 static void no_stream_rank(mesh_transport *t, void *ctx) {
     int wrong = *(const int *)ctx;
     mesh_nccl__state *s = mesh_nccl__of(t);
-    cudaError_t (*create)(cudaStream_t *, unsigned) = s->api.cudaStreamCreateWithFlags;
+    mesh_nccl__api api = s->api;
     mesh_comm_desc d = MESH_ZERO;
     mesh_comm c, other;
     mesh_error err;
     d.timeout_ns = 40 * SECOND;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
-    if (t->rank == wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    if (t->rank == wrong && !wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    if (t->rank == wrong && wrong) s->api.cudaMalloc = no_malloc;
     CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
     CHECK_INT(err.rank, wrong);
-    CHECK_HAS(err.text, "a group's stream: out of memory");
-    s->api.cudaStreamCreateWithFlags = create;
+    CHECK_HAS(err.text, wrong ? "cudaMalloc: out of memory" : "cudaStreamCreateWithFlags: out of memory");
+    s->api = api;
     CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
     CHECK_OK(mesh_barrier(&other, NULL), other.error);
     CHECK_INT(mesh_comm_close(&other), MESH_OK);
@@ -939,6 +1033,8 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
+    {"nccl/fake/reopened", test_reopened, 90},
+    {"nccl/fake/closed_compared", test_closed_compared, 0},
     {"nccl/fake/closed_debug", test_closed_debug, 90},
     {"nccl/fake/held", test_held, 90},
     {"nccl/fake/close_ended", test_close_ended, 60},

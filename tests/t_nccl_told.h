@@ -451,6 +451,42 @@ static void test_left_inside(void) {
     for (messages = 0; messages < 2; messages++) run_gpus(3, left_inside_rank, &messages);
 }
 
+/* The same of a comm that a rank has closed before another has heard that it is open. Words: 1 it has closed, 2 the other has been told. */
+static const mesh_ops *left_opening_ops;
+static mesh_status left_opening_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    if (p->xfer[0].direction == MESH_SEND && p->xfer[0].rank == 2) world_await(1, 1);
+    return left_opening_ops->post(t, p, ticket);
+}
+static void left_opening_rank(mesh_transport *t, void *ctx) {
+    static mesh_ops ops;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status;
+    mesh_comm c;
+    void *a = NULL;
+    (void)ctx;
+    if (t->rank == 0) {
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        left_opening_ops = s->boot->ops, ops = *left_opening_ops;
+        ops.post = left_opening_post;
+        s->boot->ops = &ops;
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    }
+    if (!open_comm(t, &c, "x=3", NULL, 600 * SECOND)) return;
+    if (t->rank == 2) {
+        CHECK_OK(mesh_alloc(t, 4096, &a, &c.error), c.error);
+        status = mesh_all_to_all(&c, NULL, a, (char *)a + 2048, 10, MESH_F32);
+        if (status == MESH_OK) status = mesh_comm_sync(&c);
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 has closed this comm while it was needed");
+        CHECK_INT(c.error.rank, 1);
+        mesh_free(t, a, &c.error);
+    }
+    if (t->rank == 0) world_await(2, 1);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (t->rank) world_say(t->rank);
+}
+static void test_left_opening(void) { run_gpus(3, left_opening_rank, NULL); }
+
 /* A window that one rank cannot register, and a kernel that it cannot launch: each is said at once, in CUDA's and NCCL's words, to those who wait inside NCCL
    too. */
 static ncclResult_t no_window(ncclComm_t comm, void *p, size_t nbytes, mesh_nccl__window *window, int flags) {
@@ -505,6 +541,7 @@ static void test_in_words(void) {
 }
 static const test_case fake_nccl_told_tests[] = {
     {"nccl/fake/in_words", test_in_words, 60},
+    {"nccl/fake/left_opening", test_left_opening, 60},
     {"nccl/fake/left_inside", test_left_inside, 60},
     {"nccl/fake/blind", test_blind, 60},
     {"nccl/fake/register_late", test_register_late, 60},

@@ -41,13 +41,40 @@ MESH__RARE void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d)
     if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 156);
 }
 
+/* Ranks that take part in something: when one of them is lost, the others do not wait for each other. */
+typedef struct mesh_nccl__party {
+    const int *rank;
+    int size, heed;   /* heed: also give up when one of them ends the comm */
+    const int *needs; /* nneeds of them: that one of these has closed the comm counts, whoever is waited for just now */
+    int nneeds;
+} mesh_nccl__party;
+
+MESH__RARE mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, int heed) {
+    mesh_nccl__party p;
+    p.rank = p.needs = rank;
+    p.size = p.nneeds = size;
+    p.heed = heed;
+    return p;
+}
+
+/* Is this the word of a rank that nobody here waits for, and that has closed the comm in good order? */
+MESH__RARE int mesh_nccl__unneeded(const mesh_nccl__party *p, int rank, const mesh_control *m) {
+    int i;
+    if (mesh__get32(m->data + 12) != MESH__ABORT_CLOSED || m->rank == rank) return 0;
+    for (i = 0; i < p->nneeds && p->needs[i] != m->rank; i++) {}
+    return i == p->nneeds;
+}
+
 /* Has another rank said that this comm is over? With its words; the engine has yet to read them. */
-MESH__RARE mesh_status mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__is_ended(const mesh_nccl__state *s, const mesh_nccl__party *p, int rank,
+                                           uint32_t comm, mesh_error *why) {
     const mesh_nccl__mail *mail;
     for (mail = s->mail; mail; mail = mail->next) {
         const mesh_control *m = &mail->m;
         char text[MESH_ERROR_BYTES];
-        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != comm) continue;
+        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != comm ||
+            mesh_nccl__unneeded(p, rank, m))
+            continue;
         mesh__abort_text(text, m->data, m->nbytes);
         return mesh__fail(why, mesh__status_heard(m->data + 4), (int)mesh__get32(m->data + 8), "rank %d failed: %s",
                           m->rank, text);
@@ -78,20 +105,6 @@ MESH__RARE void mesh_nccl__turn_away(mesh_nccl__state *s) {
     }
 }
 
-/* Ranks that take part in something: when one of them is lost, the others do not wait for each other. */
-typedef struct mesh_nccl__party {
-    const int *rank;
-    int size, heed; /* heed: also give up when one of them ends the comm */
-} mesh_nccl__party;
-
-MESH__RARE mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, int heed) {
-    mesh_nccl__party p;
-    p.rank = rank;
-    p.size = size;
-    p.heed = heed;
-    return p;
-}
-
 /* Why not to wait for a rank any longer. */
 MESH__RARE mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_nccl__party *p, int rank, uint32_t comm,
                                           mesh_error *why) {
@@ -102,7 +115,7 @@ MESH__RARE mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_
     if (s->gone[rank])
         return mesh__fail(why, MESH_ERR_PEER, rank, "rank %d %s", rank,
                           s->gone[rank] == MESH_EVENT_LOST ? "was lost" : "has closed its transport");
-    return p->heed ? mesh_nccl__is_ended(s, comm, why) : MESH_OK;
+    return p->heed ? mesh_nccl__is_ended(s, p, rank, comm, why) : MESH_OK;
 }
 
 /* One message over the bootstrap. */

@@ -10,12 +10,16 @@
 
 /* ---- // >>debug: compare a call before it is launched ---- */
 
-/* All ranks of a group's comm. */
-MESH__PRIVATE mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, const mesh_nccl__group *g) {
+/* All ranks of a group's comm. together: a call of the whole group, that needs each of its ranks. */
+MESH__PRIVATE mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, const mesh_nccl__group *g, int together) {
     const mesh_nccl__group *first = s->group;
+    mesh_nccl__party p;
     while (first && first->id != (g->id & ~255u)) first = first->next;
     if (!first) first = g;
-    return mesh_nccl__party_of(first->c->rank, first->c->size, 1);
+    p = mesh_nccl__party_of(first->c->rank, first->c->size, 1);
+    p.needs = g->c->rank;
+    p.nneeds = together ? g->c->size : 0;
+    return p;
 }
 
 /* Memory that a device does not reach is told, not handed to NCCL. */
@@ -26,7 +30,7 @@ MESH__PRIVATE mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const voi
 MESH__PRIVATE mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
                                                    uint64_t check, mesh_error *why) {
     const mesh_nccl__comm *c = g->c;
-    mesh_nccl__party party = mesh_nccl__everyone(s, g);
+    mesh_nccl__party party = mesh_nccl__everyone(s, g, 1);
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
     mesh_status status = MESH_OK;
     int k;
@@ -43,7 +47,7 @@ MESH__PRIVATE mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const me
 MESH__PRIVATE mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_post *p,
                                                   mesh_error *why) {
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
-    mesh_nccl__party party = mesh_nccl__everyone(s, g);
+    mesh_nccl__party party = mesh_nccl__everyone(s, g, 0);
     mesh_status status = MESH_OK;
     int i, direction;
     for (i = 0; i < p->count && status == MESH_OK; i++)
@@ -60,7 +64,7 @@ MESH__PRIVATE mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mes
 MESH__PRIVATE mesh_status mesh_nccl__compare_counts(mesh_nccl__state *s, const mesh_nccl__group *g,
                                                     const mesh_call *call, mesh_error *why) {
     const mesh_nccl__comm *c = g->c;
-    mesh_nccl__party party = mesh_nccl__everyone(s, g);
+    mesh_nccl__party party = mesh_nccl__everyone(s, g, 1);
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
     uint64_t check = call->check;
     mesh_status status = MESH_OK;

@@ -23,18 +23,22 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on,
     return c;
 }
 
-/* What a communicator's list of ranks has of its own on the device. */
-MESH__RARE cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
+/* What a communicator's list of ranks has of its own on the device. *what: the call that failed. */
+MESH__RARE cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c, const char **what) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     size_t nbytes = (MESH_NCCL__BARRIERS + 1) * sizeof *c->past.verdict;
     void *verdict = NULL;
     cudaError_t r;
+    *what = "cudaStreamCreateWithFlags";
     mesh_nccl__use_device(s);
     mesh_nccl__capture_mode(s, &mode);
     r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) *what = "cudaEventCreateWithFlags";
     if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
     if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
+    if (r == cudaSuccess) *what = "cudaMalloc";
     if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
+    if (r == cudaSuccess) *what = "cudaHostAlloc";
     if (r == cudaSuccess && c->size > 1) r = s->api.cudaHostAlloc(&verdict, nbytes, cudaHostAllocDefault);
     if (r == cudaSuccess && c->size > 1) {
         memset(verdict, 0xff, nbytes); /* the last one stays so: a graph's barriers say nothing */
@@ -64,6 +68,7 @@ MESH__RARE void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
 MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
     mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
     int *rank = (int *)mesh_transport_alloc(s->boot, sizeof *rank * (size_t)on->size), i;
+    const char *what;
     cudaError_t r;
     if (!c || !rank) {
         mesh_transport_free(s->boot, c);
@@ -76,8 +81,8 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh 
     c->size = on->size;
     c->index = mesh_index_of(on, s->boot->rank);
     for (i = 0; i < on->size; i++) rank[i] = mesh_rank_at(on, i);
-    if ((r = mesh_nccl__comm_make(s, c)) != cudaSuccess) {
-        mesh_nccl__cuda_fail(s, err, "a group's stream", r);
+    if ((r = mesh_nccl__comm_make(s, c, &what)) != cudaSuccess) {
+        mesh_nccl__cuda_fail(s, err, what, r);
         mesh_nccl__comm_free(s, c);
         return NULL;
     }
@@ -107,6 +112,7 @@ MESH__RARE void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *rank
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length = mesh_nccl__abort_write(data, id >> 8, why);
     int i;
+    mesh__put64(data + 16, s->opened);
     pthread_mutex_lock(&s->boot_lock);
     for (i = 0; i < ranks->size; i++)
         if (ranks->rank[i] != s->boot->rank)
@@ -359,6 +365,15 @@ MESH__RARE const mesh_nccl__comm *mesh_nccl__listed(mesh_nccl__state *s, const m
     return listed;
 }
 
+/* From now on a group is one that is being opened. NULL: none is. */
+MESH__RARE void mesh_nccl__opening(mesh_nccl__state *s, mesh_nccl__group *g, mesh_nccl__comm *c, uint32_t id) {
+    if (g) memset(g, 0, sizeof *g);
+    if (g) g->c = c, g->id = id;
+    pthread_mutex_lock(&s->lock);
+    s->opening = c ? g : NULL;
+    pthread_mutex_unlock(&s->lock);
+}
+
 MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
                                              int key, int64_t deadline, void **out, mesh_error *err) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -376,6 +391,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     if (c) vote.serial = c->serial;
     if (vote.status == MESH_OK && !c) c = mesh_nccl__comm_new(s, on, &vote.why);
     if (!c && vote.status == MESH_OK) vote.status = (mesh_status)vote.why.status;
+    mesh_nccl__opening(s, g, c, id);
     if (on->size > 1) {
         const mesh_nccl__comm *all = family ? family : c;
         mesh_nccl__comm listed;
@@ -392,17 +408,17 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
         }
     }
     if (vote.status != MESH_OK) {
+        mesh_nccl__opening(s, NULL, NULL, 0);
         if (c && !c->serial) mesh_nccl__unjoin(s, c, family ? family : c, &vote);
         mesh_transport_free(s->boot, g);
         if (vote.why.rank < 0 || vote.why.rank == s->boot->rank || vote.status == MESH_ERR_PEER)
             return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
         return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
     }
-    memset(g, 0, sizeof *g);
-    g->c = c;
-    g->id = id;
     g->timeout = timeout < 1000000 ? 1000000 : timeout;
     pthread_mutex_lock(&s->lock);
+    s->opening = NULL;
+    g->c = c;
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
     if (c->life != MESH_NCCL__ENDED) c->life = MESH_NCCL__OPEN;

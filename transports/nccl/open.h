@@ -642,7 +642,9 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
     vote.serial = s->given ? 2 : 1;
+    if (bootstrap->rank == 0) s->serial = (uint64_t)mesh_nccl__now(s); /* greater than in an earlier opening */
     if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, 1, &vote, deadline);
+    s->opened = vote.newest;
     if (bootstrap->size > 1 && vote.status == MESH_OK && vote.action != MESH_NCCL__KEEP)
         vote.status = mesh__fail(&vote.why, MESH_ERR_MISMATCH, -1,
                                  "mesh_nccl_desc.comm is given on some ranks and not on others (on rank %d it is%s); "

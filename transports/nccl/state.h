@@ -280,6 +280,7 @@ typedef struct mesh_nccl__state {
     int debug, max_ctas, has_kernels;
     char no_kernels[160]; /* why not */
     uint64_t serial;
+    uint64_t opened; /* which opening of the bootstrap this is, as its ranks agreed */
     /* Two locks, taken in this order. Neither is held in a call of CUDA's or NCCL's that may wait: for a peer, a device, a full queue. */
     pthread_mutex_t boot_lock; /* the bootstrap and the mail */
     pthread_mutex_t lock;      /* what the threads share of the rest */
@@ -294,6 +295,7 @@ typedef struct mesh_nccl__state {
     const mesh_post *inside_post; /* not NULL: messages of it */
     mesh_error trouble;           /* what went wrong inside; the main thread's alone */
     mesh_nccl__group *group, world;
+    mesh_nccl__group *opening;             /* another rank, where it is open already, may close it meanwhile */
     mesh_nccl__memory *memory;             /* the main thread's alone */
     mesh_nccl__registration *registration; /* the main thread's alone */
     mesh_nccl__stop *stops;

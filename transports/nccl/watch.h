@@ -25,6 +25,12 @@ MESH__PRIVATE int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m
     return 1;
 }
 
+/* Is this from an earlier opening over this bootstrap, that failed? It may come when the next has begun. */
+MESH__PRIVATE int mesh_nccl__is_stale(const mesh_nccl__state *s, const mesh_control *m) {
+    return m->kind == MESH_EVENT_ABORT && m->nbytes >= MESH__ABORT_HEAD && !mesh__get32(m->data) &&
+           mesh__get64(m->data + 16) != s->opened;
+}
+
 /* Take what has come over the bootstrap. The caller holds boot_lock. Returns 1 if something did. */
 MESH__PRIVATE int mesh_nccl__listen(mesh_nccl__state *s) {
     mesh_control m;
@@ -35,7 +41,7 @@ MESH__PRIVATE int mesh_nccl__listen(mesh_nccl__state *s) {
             mesh_nccl__history_heard(s, &m);
         else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4 && mesh__get32(m.data) == MESH_NCCL__MSG_LEFT)
             mesh_nccl__left_heard(s, &m);
-        else
+        else if (!mesh_nccl__is_stale(s, &m))
             heard |= mesh_nccl__mail_add(s, &m);
     }
     return heard;
@@ -381,6 +387,7 @@ MESH__RARE void mesh_nccl__left_heard(mesh_nccl__state *s, const mesh_control *m
     at = mesh__get32(m->data + 8);
     pthread_mutex_lock(&s->lock);
     for (g = s->group; g && g->id != mesh__get32(m->data + 4); g = g->next) {}
+    if (!g && s->opening && s->opening->id == mesh__get32(m->data + 4)) g = s->opening;
     if (g && mesh_nccl__has_rank(g->c, m->rank) && (!g->left_by || !mesh__sequence_from(at, g->left_at))) {
         g->left_by = m->rank + 1;
         g->left_at = at;
