@@ -27,6 +27,7 @@ CONVENTIONS
     dst.add: what arrives is added to what is there: the result is that of a redistribution to memory of its own, added.
     Floats of two dtypes (f16, bf16, f32, f64; host memory): summands travel in the source's, are added in the wider (f32 of f16 and bf16) and rounded
     once to the destination's, in which what is reduced travels on. Where nothing is reduced the narrower travels. Neither overlaps its source.
+    What of a plan of one move a rank has itself, all of it, is converted or added straight from memory to memory, without scratch.
     Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower; under a scratch cap of the widest on the way.
     Under a scratch cap a list is done in rounds, of as many tensors as fit with the copies that they need.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.

@@ -30,6 +30,7 @@ typedef struct mesh__task {
     int64_t elem[2];          /* bytes of their elements */
     int add;                  /* what arrives is added to the destination */
     int shared;               /* source and destination share memory */
+    int straight;             /* neither end is a copy: the only step converts, or adds, on its way */
     mesh__place_of at[2];     /* the layout reached: at[step & 1]; the next one: the other */
     mesh__place_of last;      /* the last layout: the destination, or a copy */
     mesh__place_of given[2];  /* where an end is a copy: what it is a copy of; else its base is NULL */
@@ -462,7 +463,9 @@ MESH__PRIVATE void mesh__add_own(mesh__builder *b, const mesh__task *t, int step
          mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND;) {
         if (it.kind != kind) continue;
         if (kind == MESH_MOVE_ZERO)
-            mesh__add_zero(b, to, &it.box, mesh__elem_at(t, step));
+            mesh__add_zero(b, to, &it.box, t->straight ? t->elem[1] : mesh__elem_at(t, step));
+        else if (t->straight)
+            mesh__add_boxes(b, from, t->dtype[0], to, t->dtype[1], &it.box, t->add ? MESH_SUM : -1);
         else if (kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
             mesh__add_move(b, from, to, &it.box, mesh__elem_at(t, step));
     }
@@ -696,6 +699,18 @@ MESH__PRIVATE int mesh__in_rounds(const mesh_plan *p) {
     return 0;
 }
 
+/* Is it one step for which this rank needs no other, of the same bits without copies of its ends? A number that is rounded before it is added is
+   not, nor is a zero that is added (to -0). */
+MESH__PRIVATE int mesh__is_straight(const mesh__task *t, int rank) {
+    int plain = t->plan->nsteps == 1 && t->plan->step[0].kind == MESH_STEP_MOVE &&
+                (!t->add || mesh__dtype_at(t, 0) == t->dtype[0]);
+    mesh_moves it;
+    if (!plain || (!t->add && !mesh__is_mixed(t))) return 0;
+    for (mesh_moves_start(&it, t->plan, 0, rank, -1); mesh_moves_next(&it);)
+        if (it.kind != MESH_MOVE_LOCAL && (it.kind != MESH_MOVE_ZERO || t->add)) return 0;
+    return 1;
+}
+
 /* The ends that are copies: a source that travels in the destination's dtype; a destination of another dtype than what arrives, or to which is
    added what comes in several parts. Of the tasks [first, end), which are done together. */
 MESH__PRIVATE void mesh__set_ends(mesh__builder *b, int first, int end) {
@@ -705,7 +720,8 @@ MESH__PRIVATE void mesh__set_ends(mesh__builder *b, int first, int end) {
         mesh__task *t = &b->task[i];
         int n = t->plan->nsteps;
         t->given[0].base = t->given[1].base = NULL;
-        for (side = 0; side < 2; side++) {
+        t->straight = mesh__is_straight(t, b->rank);
+        for (side = 0; side < 2 && !t->straight; side++) {
             mesh__place_of *at = side ? &t->last : &t->at[0];
             int64_t elem = mesh__elem_at(t, side ? n : 0);
             int copied =

@@ -499,23 +499,23 @@ static void test_alone(void) {
     run_gpus(2, alone_rank, NULL);
 }
 
-/* A redistribution that adds, on devices: after a reduction and after a gather; two dtypes are the host's to convert. */
+/* A redistribution that adds, on devices: after a reduction, after a gather, and what a rank has itself; two dtypes are the host's to convert. */
 static void add_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {3000};
-    static const char *const ways[][2] = {{"x:P(sum)", "x:S(0)"}, {"x:S(0)", "x:R"}, {"x:P(sum)", "x:I"}};
+    static const char *const ways[][2] = {{"x:P(sum)", "x:S(0)"}, {"x:S(0)", "x:R"}, {"x:P(sum)", "x:I"}, {"x:R", "x:S(0)"}};
     mesh_tensor src, dst;
     mesh_comm c;
     mesh_error err;
     int way;
     (void)ctx;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
-    for (way = 0; way < 3; way++) {
+    for (way = 0; way < 4; way++) {
         float *a = device_floats(&c, 3000, 2), *b = device_floats(&c, 3000, 5);
         CHECK_OK(mesh_tensor_make(&src, &c.on, ways[way][0], MESH_F32, 1, shape, &err), err);
         CHECK_OK(mesh_tensor_make(&dst, &c.on, ways[way][1], MESH_F32, 1, shape, &err), err);
         src.data = a, dst.data = b, dst.add = 1;
         CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
-        CHECK(device_holds(&c, b, way == 0 ? 1000 : 3000, way == 1 ? 7 : 11));
+        CHECK(device_holds(&c, b, way % 3 == 0 ? 1000 : 3000, way % 2 ? 7 : 11));
         mesh_free(t, a, &c.error), mesh_free(t, b, &c.error);
     }
     mesh_comm_close(&c);

@@ -285,6 +285,62 @@ static void test_tensors_shared(void) {
     run_world(TCP, 5, tensors_shared_rank, NULL);
 }
 
+/* What a rank has itself is converted, or added, straight from source to destination: no scratch. What is rounded before it is added, a zero that is
+   added to -0, and what comes from others too go by copies; all to the same bits. */
+static void tensors_straight_rank(mesh_transport *t, void *ctx) {
+    static const struct {
+        const char *from, *to;
+        mesh_dtype in, out;
+        int add, straight; /* straight < 0: on rank 0 */
+    } rows[] = {{"x:S(0)", "x:S(0)", MESH_F32, MESH_BF16, 0, 1}, {"x:R", "x:S(1)", MESH_F32, MESH_BF16, 0, 1},
+                {"x:S(0)", "x:S(0)", MESH_BF16, MESH_F64, 0, 1}, {"x:S(1)", "x:S(1)", MESH_F16, MESH_BF16, 0, 1},
+                {"x:R", "x:P(sum)", MESH_F64, MESH_F16, 0, 1},   {"x:R", "x:P(sum)", MESH_BF16, MESH_F64, 0, 1},
+                {"x:R", "x:S(0)", MESH_F32, MESH_F32, 1, 1},
+                {"x:I", "x:S(1)", MESH_BF16, MESH_F32, 1, 1},    {"x:R", "x:S(0)", MESH_F32, MESH_BF16, 1, 0},
+                {"x:R", "x:P(sum)", MESH_F32, MESH_F32, 1, -1},  {"x:S(0)", "x:R", MESH_F32, MESH_BF16, 0, 0}};
+    enum { EDGE = 24 };
+    static const int64_t shape[2] = {EDGE, EDGE};
+    mesh_comm c;
+    mesh_error err;
+    size_t k;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        double in[EDGE * EDGE], out[EDGE * EDGE + 1];
+        mesh_tensor src, dst;
+        mesh_box box, got;
+        int64_t e, n, scratch, wrong = 0;
+        int zero = t->rank && strchr(rows[k].to, 'P') != NULL;
+        CHECK_OK(mesh_tensor_make(&src, &c.on, rows[k].from, rows[k].in, 2, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst, &c.on, rows[k].to, rows[k].out, 2, shape, &err), err);
+        src.data = in, dst.data = out, dst.add = rows[k].add;
+        n = mesh_tensor_box(&src, t->rank, &box);
+        for (e = 0; e < n; e++)
+            float_put(src.dtype, in, e, (double)(plan_linear_in(2, shape, &box, e) * 37 % 4001) / 3 - 600);
+        n = mesh_tensor_box(&dst, t->rank, &got);
+        for (e = 0; e <= n; e++) float_put(dst.dtype, out, e, e % 3 ? 1 : -0.0);
+        CHECK_OK(mesh_redistribute_scratch_bytes(&c, &src, &dst, 1, &scratch, &err), err);
+        CHECK_INT(scratch == 0, rows[k].straight < 0 ? !t->rank : rows[k].straight);
+        CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+        for (e = 0; e <= n; e++) {
+            double before = e % 3 ? 1 : -0.0, want = before, is = float_at(dst.dtype, out, e);
+            if (e < n) {
+                double v = (double)(plan_linear_in(2, shape, &got, e) * 37 % 4001) / 3 - 600;
+                v = float_rounded(src.dtype, v);
+                v = zero ? 0 : float_rounded(dst.dtype, v);
+                want = dst.add ? float_rounded(dst.dtype, before + v) : v;
+            }
+            wrong += is != want || (want == 0 && (1 / is > 0) != (1 / want > 0));
+        }
+        CHECK_INT(wrong, 0);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_tensors_straight(void) {
+    run_world(SIM, 4, tensors_straight_rank, NULL);
+    run_world(SIM, 3, tensors_straight_rank, NULL);
+}
+
 /* R, I and P among themselves in one memory: an all_reduce in place; nothing at all between R and I; zero but for one summand. */
 static void tensors_in_place_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {1000};
@@ -392,7 +448,8 @@ static const test_case tensor_tests[] = {
     {"tensors/convert", test_convert, 60},           {"tensors/sim", test_tensors_sim, 120},
     {"tensors/tcp", test_tensors_tcp, 60},           {"tensors/large", test_tensors_large, 60},
     {"tensors/shared", test_tensors_shared, 60},     {"tensors/in_place", test_tensors_in_place, 60},
-    {"tensors/refused", test_tensors_not_added, 60}, {"tensors/nothing", test_tensors_nothing, 60},
+    {"tensors/straight", test_tensors_straight, 60}, {"tensors/refused", test_tensors_not_added, 60},
+    {"tensors/nothing", test_tensors_nothing, 60},
 };
 
 #endif
