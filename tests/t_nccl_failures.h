@@ -1017,7 +1017,8 @@ static void no_stream_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
     CHECK_INT(err.rank, wrong);
     CHECK_HAS(err.text, wrong ? "cudaMalloc: out of memory" : "cudaStreamCreateWithFlags: out of memory");
-    s->api = api;
+    if (t->rank == wrong && !wrong) s->api.cudaStreamCreateWithFlags = api.cudaStreamCreateWithFlags;
+    if (t->rank == wrong && wrong) s->api.cudaMalloc = api.cudaMalloc;
     CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
     CHECK_OK(mesh_barrier(&other, NULL), other.error);
     CHECK_INT(mesh_comm_close(&other), MESH_OK);
