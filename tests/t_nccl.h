@@ -57,6 +57,15 @@ static void world_meet(const mesh_transport *t) {
     world_await(WORLD_WORDS - 1, t->size * ++met);
 }
 
+/* Only the calls that a test took: threads of the transport read the others meanwhile. */
+static void api_back(mesh_nccl__state *s, const mesh_nccl__api *was) {
+    unsigned char *now = (unsigned char *)&s->api;
+    const unsigned char *then = (const unsigned char *)was;
+    size_t i;
+    for (i = 0; i < sizeof *was; i += sizeof(void *))
+        if (memcmp(now + i, then + i, sizeof(void *))) memcpy(now + i, then + i, sizeof(void *));
+}
+
 static void gpu_rank(mesh_transport *boot, void *ctx) {
     const gpu_job *job = (const gpu_job *)ctx;
     mesh_nccl_desc desc = job->desc;

@@ -91,7 +91,7 @@ static void beside_late_rank(mesh_transport *t, void *ctx) {
         mesh_nccl__mark_now(s, k);
         CHECK(k->marked != k->issued && k->life == MESH_NCCL__OPEN);
         pthread_mutex_unlock(&s->lock);
-        s->api = law_api;
+        api_back(s, &law_api);
         world_meet(t);
         CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
         if (way == 0) {
@@ -181,7 +181,7 @@ static void moved_rank(mesh_transport *t, void *ctx) {
         }
     }
     CHECK_INT(mesh_comm_stream(&c, NULL), MESH_OK);
-    s->api = law_api;
+    api_back(s, &law_api);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     mesh_free(t, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
@@ -244,7 +244,7 @@ static void past_rank(mesh_transport *t, void *ctx) {
         if (way == 2) {
             s->api.cudaStreamWaitEvent = moved_wait;
             CHECK_OK(mesh_all_reduce(&c, NULL, b, a, 1000, MESH_F32, MESH_MAX), c.error);
-            s->api = law_api;
+            api_back(s, &law_api);
             CHECK(t->rank || moved_waits == 1);
         }
         if (way && !t->rank) world_meet(t);

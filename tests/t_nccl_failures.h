@@ -325,7 +325,7 @@ static void asked_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(t->ops->test(t, &ticket, &why), MESH_ERR_CANCELED);
         CHECK_HAS(why.text, "for a test");
     }
-    s->api = law_api;
+    api_back(s, &law_api);
     mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
     mesh_comm_close(&c);
     cudaStreamDestroy(stream);
@@ -1017,8 +1017,7 @@ static void no_stream_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
     CHECK_INT(err.rank, wrong);
     CHECK_HAS(err.text, wrong ? "cudaMalloc: out of memory" : "cudaStreamCreateWithFlags: out of memory");
-    if (t->rank == wrong && !wrong) s->api.cudaStreamCreateWithFlags = api.cudaStreamCreateWithFlags;
-    if (t->rank == wrong && wrong) s->api.cudaMalloc = api.cudaMalloc;
+    api_back(s, &api);
     CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
     CHECK_OK(mesh_barrier(&other, NULL), other.error);
     CHECK_INT(mesh_comm_close(&other), MESH_OK);

@@ -99,7 +99,7 @@ static void held_up_rank(mesh_transport *t, void *ctx) {
     }
     CHECK_HAS(c.error.text, "on \"tp\", sequence 2: cudaEventRecord");
     if (t->rank) CHECK_HAS(c.error.text, "rank 0 failed");
-    s->api = law_api;
+    api_back(s, &law_api);
     mesh_comm_close(&c);
 }
 static void test_held_up(void) { run_unwatched(4, held_up_rank, NULL); }
@@ -223,7 +223,7 @@ static void capture_unasked_rank(mesh_transport *t, void *ctx) {
         }
         status = way == UNASKED_MARK ? mesh_comm_sync(&c) : mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX);
         CHECK_INT(status, MESH_ERR_TRANSPORT);
-        s->api = api;
+        api_back(s, &api);
         if (way != UNASKED_MARK) {
             cudaError_t ended = cudaStreamEndCapture(stream, &graph);
             CHECK(ended == cudaSuccess || way == UNASKED_GRAPH);
@@ -351,7 +351,7 @@ static void capture_ends_rank(mesh_transport *t, void *ctx) {
         if (!closes) k->marking = 0;
         CHECK_OK(mesh_comm_close(&c), c.error);
         CHECK(!ends_captured);
-        s->api = law_api;
+        api_back(s, &law_api);
         mesh_free(t, a, &c.error);
         CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
     }
