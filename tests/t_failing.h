@@ -1124,11 +1124,11 @@ static void test_stopped_unix(void) {}
 #endif
 
 static const test_case failing_tests[] = {
-    {"failing/memory_tcp2", test_memory_tcp2, 0},
-    {"failing/memory_tcp3", test_memory_tcp3, 0},
-    {"failing/memory_unix2", test_memory_unix2, 0},
-    {"failing/memory_unix3", test_memory_unix3, 0},
-    {"failing/memory_steps", test_memory_steps, 0},
+    {"failing/memory_tcp2", test_memory_tcp2, 300},
+    {"failing/memory_tcp3", test_memory_tcp3, 300},
+    {"failing/memory_unix2", test_memory_unix2, 300},
+    {"failing/memory_unix3", test_memory_unix3, 300},
+    {"failing/memory_steps", test_memory_steps, 300},
     {"failing/memory_life", test_memory_life, 0},
     {"failing/calls_tcp", test_calls_tcp, 0},
     {"failing/calls_unix", test_calls_unix, 0},
