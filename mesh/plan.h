@@ -71,7 +71,7 @@ enum {
 /* The best plan under the cap. ARGUMENT: specs that do not fit mesh and shape, one partial op to another, R -> P(avg) or
    P(prod), bytes that overflow. MEMORY: no plan within scratch_cap; the least that is possible is named. No allocation. */
 MESH_API mesh_status mesh_plan_make(mesh_plan *p, const mesh_plan_desc *d, mesh_error *err);
-/* The best `cap` plans, best first, for a look at the alternatives; cap is 1 at least. Returns how many were written, or -1. */
+/* The best `cap` plans, best first, for a look at the alternatives; fewer are the first of more. cap is 1 at least. Returns how many were written, or -1. */
 MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err);
 
 #ifdef __cplusplus

@@ -66,6 +66,13 @@ static void api_back(mesh_nccl__state *s, const mesh_nccl__api *was) {
         if (memcmp(now + i, then + i, sizeof(void *))) memcpy(now + i, then + i, sizeof(void *));
 }
 
+/* Other calls for the bootstrap, of which the watcher may be in one. */
+static void boot_ops(mesh_nccl__state *s, const mesh_ops *ops) {
+    pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+    s->boot->ops = ops;
+    pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+}
+
 static void gpu_rank(mesh_transport *boot, void *ctx) {
     const gpu_job *job = (const gpu_job *)ctx;
     mesh_nccl_desc desc = job->desc;

@@ -820,11 +820,9 @@ static mesh_status closed_beside_send(mesh_transport *t, int rank, int kind, con
 }
 static void closed_beside_leaves(mesh_nccl__state *s) { /* its transport closes too, and answers over the bootstrap */
     static mesh_ops ops;
-    pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
     closed_beside_ops = s->boot->ops, ops = *closed_beside_ops;
     ops.control_send = closed_beside_send;
-    s->boot->ops = &ops;
-    pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    boot_ops(s, &ops);
 }
 static void closed_beside_rank(mesh_transport *t, void *ctx) {
     int way = *(const int *)ctx;
@@ -959,11 +957,9 @@ static void closed_compared_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_sync(&c), c.error);
     world_meet(t);
     if (t->rank == 0) {
-        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
         compared_ops = s->boot->ops, ops = *compared_ops;
         ops.post = compared_post, ops.control_poll = compared_poll;
-        s->boot->ops = &ops;
-        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+        boot_ops(s, &ops);
         CHECK_OK(mesh_recv(&c, NULL, 1, a, 10, MESH_F32), c.error);
         CHECK(device_holds(&c, a, 10, 1));
     } else if (t->rank == 1) {

@@ -469,11 +469,9 @@ static void left_opening_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     void *a = NULL;
     (void)ctx;
-    pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
     left_opening_ops = s->boot->ops, ops = *left_opening_ops;
     ops.post = left_opening_post, ops.control_poll = left_opening_poll;
-    s->boot->ops = &ops;
-    pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    boot_ops(s, &ops);
     if (!open_comm(t, &c, "x=3", NULL, 600 * SECOND)) return;
     if (t->rank == 2) {
         CHECK_OK(mesh_alloc(t, 4096, &a, &c.error), c.error);

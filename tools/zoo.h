@@ -631,9 +631,8 @@ static int zoo_complete(zoo_model *d, const char *path, const char *command, int
     if (d->heads < 0) d->heads = 12;
     if (d->hidden < 0) d->hidden = 64 * d->heads;
     if (d->head_width < 0 && d->hidden % d->heads) {
-        k = (size_t)(d->hidden / d->heads + 1);
         snprintf(said, sizeof said, "%s: %ld heads do not divide hidden, %ld; %ld does, or say head_width", path,
-                 d->heads, d->hidden, d->heads * (long)k);
+                 d->heads, d->hidden, d->heads * (d->hidden / d->heads + 1));
         return wrong(command, said, NULL);
     }
     if (d->head_width < 0) d->head_width = d->hidden / d->heads;
