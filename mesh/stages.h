@@ -556,7 +556,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     mesh__place_of *to = &t->at[!(step & 1)];
     mesh_layout layout;
     mesh_box box, both;
-    int64_t elem = mesh__elem_at(t, step + 1);
+    int64_t elem = mesh__elem_at(t, step + 1), held;
     int d, inside = p->view.ndim > 0 || t->last.base; /* a scalar has no box that would be empty */
     if (step == p->nsteps - 1) {
         *to = t->last;
@@ -565,7 +565,8 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     memset(&box, 0, sizeof box);
     box.ndim = p->view.ndim;
     layout = mesh__view_layout(p, &p->at[s->on], &s->spec);
-    if (mesh_layout_box(&layout, b->rank, &box) < 0) box.shape[0] = 0;
+    held = mesh_layout_box(&layout, b->rank, &box);
+    if (held < 0) held = box.shape[0] = 0;
     both = box;
     inside &= !mesh__adds_reduced(t) && mesh__dtype_at(t, step + 1) == mesh__dtype_at(t, p->nsteps);
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
@@ -574,7 +575,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
         *to = t->last;
         return;
     }
-    *to = mesh__dense(mesh__layout_scratch(b, !(step & 1), mesh__rounded(mesh_box_count(&box) * elem)), &box, elem);
+    *to = mesh__dense(mesh__layout_scratch(b, !(step & 1), mesh__rounded(held * elem)), &box, elem);
 }
 
 /* Room for the summands of a reducing step. */

@@ -358,7 +358,7 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
     int i;
     size_t topic;
     memset(&o, 0, sizeof o);
-    o.default_limit_s = 120;
+    o.default_limit_s = 300;
     o.jobs = test_side_by_side ? test_side_by_side : 2 * test_cores(); /* many tests wait for most of their time */
     for (i = 1; i < argc; i++) {
         if (argv[i][0] != '-') {

@@ -1171,7 +1171,46 @@ static void test_asked(void) {
     for (what = 0; what < 4; what++) run_world(SIM, 4, asked_refused_rank, &what);
 }
 
+/* A rank that is not in a layout on the way holds nothing of it, of a scalar neither. */
+static void scalar_passes_rank(mesh_transport *t, void *ctx) {
+    enum { PLANS = 16 };
+    static mesh_plan all[PLANS];
+    mesh_tensor src, dst;
+    mesh_plan_desc d;
+    mesh_topology free_steps = MESH_ZERO;
+    mesh_desc far = MESH_ZERO;
+    mesh_comm c;
+    mesh_error err;
+    mesh from, to;
+    int shape[] = {3, 1}, n, k, passes = 0;
+    uint16_t value = 0;
+    const char *names[] = {"a", "b"};
+    (void)ctx;
+    if (!open_comm(t, &c, "x=6", NULL, 20 * SECOND)) return;
+    far.shape = shape, far.names = names, far.naxes = 2;
+    CHECK_OK(mesh_make(&from, &far, &err), err);
+    far.origin = 3;
+    CHECK_OK(mesh_make(&to, &far, &err), err);
+    CHECK_OK(mesh_tensor_make(&src, &from, "a:R b:I", MESH_F16, 0, NULL, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &to, "a:P(max) b:I", MESH_F16, 0, NULL, &err), err);
+    src.data = t->rank < 3 ? &value : NULL, dst.data = t->rank < 3 ? NULL : &value;
+    mesh__tensor_desc(&c, &src, &dst, &d);
+    CHECK_OK(mesh_topology_parse(&free_steps, "*:0ns:1000GB/s", &err), err);
+    d.topology = &free_steps;
+    n = mesh_plan_candidates(all, PLANS, &d, &err);
+    for (k = 0; k < n; k++) {
+        int64_t scratch = -1;
+        CHECK_OK(mesh__redistribute_start(&c, &all[k], &src, &dst, 1, -1, &scratch, NULL, &err), err);
+        CHECK(scratch >= 0 && scratch <= all[k].scratch);
+        passes += all[k].nsteps > 1 && all[k].scratch == 0;
+    }
+    CHECK(passes > 0);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_scalar_passes(void) { run_world(SIM_FREE, 6, scalar_passes_rank, NULL); }
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/scalar_passes", test_scalar_passes, 60},
     {"redistribute/schedules_kept", test_schedules_kept, 0},
     {"redistribute/asked", test_asked, 0},
     {"redistribute/plans_kept", test_plans_kept, 0},

@@ -127,7 +127,7 @@ static void world_await(int which, int count) {
     while (__sync_add_and_fetch(&world_word[which], 0) < count && test_now() < end) test_sleep(0.0005);
     CHECK(__sync_add_and_fetch(&world_word[which], 0) >= count);
 }
-static double world_limit_s = TEST_SANITIZED ? 240 : 90;
+static double world_limit_s = 240;
 
 #ifdef MESH_TEST_ONE_MAPPING
 /* Ranks that share memory are threads, with one mapping of it (one_mapping.h). */
