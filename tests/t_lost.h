@@ -283,7 +283,7 @@ static void flood_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     int i, done = 0;
     (void)ctx;
-    if (!open_comm(t, &c, "x=2", NULL, 30 * SECOND)) return;
+    if (!open_comm(t, &c, "x=2", NULL, 120 * SECOND)) return;
     if (t->rank == 0) {
         int32_t(*out)[EACH] = (int32_t(*)[EACH])calloc(N, sizeof *out);
         for (i = 0; i < N; i++) {
