@@ -557,7 +557,8 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     mesh_layout layout;
     mesh_box box, both;
     int64_t elem = mesh__elem_at(t, step + 1), held;
-    int d, inside = p->view.ndim > 0 || t->last.base; /* a scalar has no box that would be empty */
+    /* A scalar has no box that would be empty; where it is a copy that has no address yet, it is one none the less. */
+    int d, inside = p->view.ndim > 0 || mesh_index_of(&p->at[1], b->rank) >= 0;
     if (step == p->nsteps - 1) {
         *to = t->last;
         return;

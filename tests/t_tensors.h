@@ -444,12 +444,53 @@ static void tensors_nothing_rank(mesh_transport *t, void *ctx) {
 }
 static void test_tensors_nothing(void) { run_world(SIM, 2, tensors_nothing_rank, NULL); }
 
+/* A scalar of another dtype at the end of several steps: what reaches it is made in its copy, whose room alone counts; a plan within the cap is. */
+static void tensors_scalar_rank(mesh_transport *t, void *ctx) {
+    enum { PLANS = 16, CAP = 128 };
+    mesh_plan *all = (mesh_plan *)malloc(PLANS * sizeof *all); /* a rank's own: they are threads */
+    mesh_tensor src, dst;
+    mesh_plan_desc d;
+    mesh_desc half = MESH_ZERO;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_topology free_steps = MESH_ZERO;
+    mesh_comm c;
+    mesh_error err;
+    mesh_request r;
+    mesh whole, from, to;
+    int shape[] = {5}, n, k, passes = 0;
+    uint16_t value = mesh__f16_of_f32(3);
+    (void)ctx;
+    CHECK_OK(mesh_topology_parse(&free_steps, "*:0ns:1000GB/s", &err), err);
+    desc.topology = &free_steps, desc.scratch_cap = CAP;
+    CHECK_OK(mesh_parse(&whole, "x=10", t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &whole, &desc, &err), err);
+    half.shape = shape, half.naxes = 1;
+    CHECK_OK(mesh_make(&from, &half, &err), err);
+    half.origin = 5;
+    CHECK_OK(mesh_make(&to, &half, &err), err);
+    CHECK_OK(mesh_tensor_make(&src, &from, "dim0:R", MESH_F16, 0, NULL, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &to, "dim0:P(min)", MESH_F64, 0, NULL, &err), err);
+    mesh__tensor_desc(&c, &src, &dst, &d);
+    n = mesh_plan_candidates(all, PLANS, &d, &err);
+    for (k = 0; k < n && !c.failed; k++) {
+        double got = 0;
+        src.data = t->rank < 5 ? &value : NULL, dst.data = t->rank < 5 ? NULL : &got;
+        passes += all[k].nsteps > 1;
+        CHECK_OK(mesh_redistribute_planned_start(&c, &all[k], &src, &dst, 1, &r), c.error);
+        CHECK(mesh_wait(r) == MESH_OK && (t->rank < 5 || got == 3));
+    }
+    CHECK(passes > 0);
+    free(all);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_tensors_scalar(void) { run_world(SIM, 10, tensors_scalar_rank, NULL); }
+
 static const test_case tensor_tests[] = {
     {"tensors/convert", test_convert, 60},           {"tensors/sim", test_tensors_sim, 120},
     {"tensors/tcp", test_tensors_tcp, 60},           {"tensors/large", test_tensors_large, 60},
     {"tensors/shared", test_tensors_shared, 60},     {"tensors/in_place", test_tensors_in_place, 60},
     {"tensors/straight", test_tensors_straight, 60}, {"tensors/refused", test_tensors_not_added, 60},
-    {"tensors/nothing", test_tensors_nothing, 60},
+    {"tensors/nothing", test_tensors_nothing, 60},   {"tensors/scalar", test_tensors_scalar, 60},
 };
 
 #endif
