@@ -450,7 +450,7 @@ MESH__PRIVATE mesh_status mesh__text_find(mesh__load *l, const char *key, const 
         if (mesh__same(name, holder) && mesh__json_peek(&j) == '{')
             *found = mesh__metadata_read(NULL, &j, key);
         else
-            mesh__json_skip(&j, 0);
+            mesh__json_skip(&j);
     }
     return mesh__json_end(&j, what, err);
 }

@@ -180,7 +180,7 @@ MESH__PRIVATE int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
 MESH__PRIVATE void mesh__digits_match(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
                                       mesh_digits *a_rest, mesh_digits *b_rest) {
     mesh_digits of_a, of_b, rest;
-    int i, whole = 1;
+    int i;
     of_a.n = of_b.n = rest.n = common->n = 0;
     mesh__digits_sort(a, b, &of_a, &rest);
     rest.n = 0;
@@ -190,13 +190,6 @@ MESH__PRIVATE void mesh__digits_match(const mesh_digits *a, const mesh_digits *b
     of_a.n = of_b.n = a_rest->n = b_rest->n = 0;
     mesh__digits_sort(a, common, &of_a, a_rest);
     mesh__digits_sort(b, common, &of_b, b_rest);
-    whole = of_a.n == common->n && of_b.n == common->n;
-    for (i = 0; i < common->n && whole; i++)
-        whole = mesh__digits_hold(&of_a, common->digit[i]) && mesh__digits_hold(&of_b, common->digit[i]);
-    if (whole) return;
-    common->n = 0;
-    *a_rest = *a;
-    *b_rest = *b;
 }
 
 MESH__PRIVATE int mesh__digits_size(const mesh_digits *d) {

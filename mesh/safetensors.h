@@ -112,7 +112,7 @@ typedef struct mesh__json {
     char *begin, *p, *end;
     const char *why;   /* what was wrong at p; NULL: nothing yet */
     int out_of_memory; /* that is what was */
-    int passing;       /* within a value that nobody reads */
+    int passing;       /* within so many values that nobody reads, one in the other */
 } mesh__json;
 
 MESH__PRIVATE mesh__json mesh__json_of(char *text, size_t n) {
@@ -254,18 +254,17 @@ MESH__PRIVATE void mesh__json_word(mesh__json *j, const char *word) {
 }
 
 /* Any value, passed over: a string in it may have zero bytes, as Python writes them. */
-MESH__PRIVATE void mesh__json_skip(mesh__json *j, int depth) {
+MESH__PRIVATE void mesh__json_skip(mesh__json *j) {
     char c = mesh__json_peek(j), close = c == '{' ? '}' : ']';
     int first = 1;
-    j->passing++;
-    if (depth == MESH__JSON_DEPTH) mesh__json_bad(j, "brackets within more than 16 others");
+    if (j->passing++ == MESH__JSON_DEPTH) mesh__json_bad(j, "brackets within more than 16 others");
     if (c == '"') {
         mesh__json_string(j);
     } else if (c == '{' || c == '[') {
         j->p++;
         while (mesh__json_more(j, close, &first)) {
             if (c == '{' && mesh__json_string(j)) mesh__json_take(j, ':', "expected a colon");
-            mesh__json_skip(j, depth + 1);
+            mesh__json_skip(j);
         }
     } else if (c == '-' || mesh__is_digit(c)) {
         mesh__json_number(j);
@@ -404,7 +403,7 @@ MESH__PRIVATE mesh_status mesh__header_read(mesh__catalog *c, int file, char *te
         mesh__saved *s;
         mesh__json_take(&j, ':', "expected a colon");
         if (mesh__same(name, "__metadata__")) {
-            mesh__json_skip(&j, 0);
+            mesh__json_skip(&j);
             continue;
         }
         if (!mesh__grow(c->t, (void **)&c->tensor, &c->cap, c->n + 1, sizeof *c->tensor))
@@ -605,7 +604,7 @@ MESH__PRIVATE void mesh__files_read(mesh__catalog *c, mesh__json *j) {
         mesh__held *f;
         mesh__json_take(j, ':', "expected a colon");
         if (mesh__json_peek(j) != '{') {
-            mesh__json_skip(j, 0);
+            mesh__json_skip(j);
             continue;
         }
         mesh__json_take(j, '{', "expected an object");
@@ -615,7 +614,7 @@ MESH__PRIVATE void mesh__files_read(mesh__catalog *c, mesh__json *j) {
             if (to && mesh__is_digit(mesh__json_peek(j)))
                 *to = mesh__json_count(j);
             else
-                mesh__json_skip(j, 0);
+                mesh__json_skip(j);
         }
         if ((nbytes < 0 && crc < 0) || j->why) continue;
         f = mesh__is_file_name(name) ? mesh__file_called(c, name) : NULL;
@@ -640,7 +639,7 @@ MESH__PRIVATE char *mesh__metadata_read(mesh__catalog *c, mesh__json *j, const c
         else if (wanted && mesh__same(key, wanted) && mesh__json_peek(j) == '"')
             found = mesh__json_string(j);
         else
-            mesh__json_skip(j, 0);
+            mesh__json_skip(j);
     }
     return found;
 }
@@ -659,7 +658,7 @@ MESH__PRIVATE mesh_status mesh__index_read(mesh__catalog *c, char *text, size_t 
             mesh__metadata_read(c, &j, NULL);
             continue;
         }
-        if (!map) mesh__json_skip(&j, 0);
+        if (!map) mesh__json_skip(&j);
         if (map && seen++) mesh__json_bad(&j, "a second weight_map");
         if (!map || !mesh__json_take(&j, '{', "expected an object")) continue;
         while (mesh__json_more(&j, '}', &inner) && (key = mesh__json_string(&j)) != NULL &&

@@ -894,8 +894,8 @@ MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder
                          mesh__save_start_inside(c, folder, list, n, d, s, "mesh_checkpoint_save_start"));
 }
 
-MESH__PRIVATE mesh_status mesh__save_end(mesh_comm *c, mesh__save *s, const char *function) {
-    MESH__ALONE_COMPOSED(c, function + sizeof "mesh_" - 1, mesh__save_wait_inside(c, s, function));
+MESH__PRIVATE mesh_status mesh__save_end(mesh_comm *c, mesh__save *s) {
+    MESH__ALONE_COMPOSED(c, "checkpoint_wait", mesh__save_wait_inside(c, s, "mesh_checkpoint_wait"));
 }
 
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s) {
@@ -904,7 +904,7 @@ MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s) {
     was = *s;
     s->comm = NULL;
     s->impl = NULL;
-    return mesh__save_end(was.comm, (mesh__save *)was.impl, "mesh_checkpoint_wait");
+    return mesh__save_end(was.comm, (mesh__save *)was.impl);
 }
 
 MESH__PRIVATE mesh_status mesh__save_whole(mesh_comm *c, const char *folder, const mesh_named *list, int n,

@@ -206,6 +206,13 @@ static void test_errors(void) {
             CHECK_INT(mesh_concat(&r, &far, &other, 0, &err), MESH_ERR_ARGUMENT);
             CHECK_HAS(err.text, "beyond what there is");
         }
+        { /* more ranks than an int counts, of meshes that overlap: never multiplied out */
+            mesh rows, columns;
+            CHECK_OK(mesh_parse(&rows, "p=65536", 65536, &err), err);
+            CHECK_OK(mesh_parse(&columns, "q=65536", 65536, &err), err);
+            CHECK_INT(mesh_concat(&r, &rows, &columns, 0, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "over 2147483647 ranks");
+        }
         { /* a slice of a mesh by a stride that does not divide it */
             static const int count = 3, stride = 2;
             mesh_desc e = MESH_ZERO;

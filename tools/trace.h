@@ -77,7 +77,7 @@ static int trace_is_json(const char *line, size_t n) {
     if (n >= sizeof copy) return 0;
     memcpy(copy, line, n);
     j = mesh__json_of(copy, n);
-    mesh__json_skip(&j, 0);
+    mesh__json_skip(&j);
     return mesh__json_end(&j, "", NULL) == MESH_OK;
 }
 

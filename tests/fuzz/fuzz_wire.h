@@ -33,7 +33,7 @@ static void fuzz_rig_open(fuzz_rig *r, int rank, int in_open) {
     mesh_socket__impl *s;
     int i;
     memset(r, 0, sizeof *r);
-    t->ops = mesh_socket__ops_apart();
+    t->ops = mesh_socket__ops(0);
     t->rank = rank;
     t->size = FUZZ_WORLD;
     t->caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;

@@ -61,9 +61,7 @@ MESH__PRIVATE int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn 
 /* A child of this process may keep the descriptor: closing it would not do. */
 MESH__PRIVATE void mesh_socket__disarm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
-    struct epoll_event none; /* for kernels before 2.6.9 */
-    memset(&none, 0, sizeof none);
-    if (c->interest) epoll_ctl(s->ready, EPOLL_CTL_DEL, c->fd, &none);
+    if (c->interest) epoll_ctl(s->ready, EPOLL_CTL_DEL, c->fd, NULL);
     c->interest = 0;
 #else
     (void)s, (void)c;

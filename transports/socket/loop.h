@@ -317,7 +317,6 @@ MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     mesh_socket__peer *p;
     mesh__copy_text(why, sizeof why, c->why);
     if (rank < 0 && !gave_way) {
-        s->strangers++;
         if (!s->stranger[0]) mesh__copy_text(s->stranger, sizeof s->stranger, why);
         /* one that only ended may be of this job's, from a rank that is leaving */
         mesh_socket__log(s, refused ? 1 : 2, "mesh_socket: dropped a connection that is none of this job's: %s", why);

@@ -735,7 +735,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
                                           mesh_error *err) {
     mesh_socket__impl *s;
     int i;
-    net->base.ops = mesh_socket__ops_apart();
+    net->base.ops = mesh_socket__ops(0);
     net->base.rank = where->rank;
     net->base.size = where->size;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
@@ -989,7 +989,7 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     if (!s->sharing) mesh_socket__unshare(s);
     if (s->sharing) mesh_socket__probe(s);
     if (s->sharing) mesh_socket__all_call(s->shared);
-    s->net->base.ops = s->sharing ? mesh_socket__ops_sharing() : mesh_socket__ops_apart();
+    s->net->base.ops = mesh_socket__ops(s->sharing);
     for (i = 0; i < s->nconns && s->sharing; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->state != MESH_SOCKET__UP || c->broken) continue;

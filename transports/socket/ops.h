@@ -470,71 +470,19 @@ MESH__PRIVATE mesh_status mesh_socket__free(mesh_transport *t, void *p) {
     return MESH_OK;
 }
 
-/* With memory in common. */
-MESH__PRIVATE const mesh_ops *mesh_socket__ops_sharing(void) {
-    static const mesh_ops ops = {sizeof(mesh_ops),
-                                 MESH_ABI,
-                                 "socket",
-                                 mesh_socket__post,
-                                 mesh_socket__test,
-                                 mesh_socket__pending,
-                                 mesh_socket__cancel,
-                                 mesh_socket__progress,
-                                 mesh_socket__now,
-                                 mesh_socket__control_send,
-                                 mesh_socket__control_poll,
-                                 mesh_socket__close,
-                                 mesh_socket__group_open,
-                                 mesh_socket__group_close,
-                                 NULL,
-                                 mesh_socket__collective,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 mesh_socket__alloc,
-                                 mesh_socket__free,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 mesh_socket__control_flush,
-                                 mesh_socket__locality,
-                                 mesh_socket__arm_for,
-                                 mesh_socket__fd,
-                                 MESH_OPS_NO_KERNELS};
-    return &ops;
-}
+#define MESH_SOCKET__OPS(collective, alloc, free)                                                               \
+    sizeof(mesh_ops), MESH_ABI, "socket", mesh_socket__post, mesh_socket__test, mesh_socket__pending,           \
+        mesh_socket__cancel, mesh_socket__progress, mesh_socket__now, mesh_socket__control_send,                \
+        mesh_socket__control_poll, mesh_socket__close, mesh_socket__group_open, mesh_socket__group_close, NULL, \
+        collective, NULL, NULL, NULL, alloc, free, NULL, NULL, NULL, mesh_socket__control_flush,                \
+        mesh_socket__locality, mesh_socket__arm_for, mesh_socket__fd, MESH_OPS_NO_KERNELS
 
-/* Without. */
-MESH__PRIVATE const mesh_ops *mesh_socket__ops_apart(void) {
-    static const mesh_ops ops = {sizeof(mesh_ops),
-                                 MESH_ABI,
-                                 "socket",
-                                 mesh_socket__post,
-                                 mesh_socket__test,
-                                 mesh_socket__pending,
-                                 mesh_socket__cancel,
-                                 mesh_socket__progress,
-                                 mesh_socket__now,
-                                 mesh_socket__control_send,
-                                 mesh_socket__control_poll,
-                                 mesh_socket__close,
-                                 mesh_socket__group_open,
-                                 mesh_socket__group_close,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 mesh_socket__control_flush,
-                                 mesh_socket__locality,
-                                 mesh_socket__arm_for,
-                                 mesh_socket__fd,
-                                 MESH_OPS_NO_KERNELS};
-    return &ops;
+/* With memory in common, or without. */
+MESH__PRIVATE const mesh_ops *mesh_socket__ops(int sharing) {
+    static const mesh_ops apart = {MESH_SOCKET__OPS(NULL, NULL, NULL)};
+    static const mesh_ops in_common = {
+        MESH_SOCKET__OPS(mesh_socket__collective, mesh_socket__alloc, mesh_socket__free)};
+    return sharing ? &in_common : &apart;
 }
+#undef MESH_SOCKET__OPS
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */

@@ -392,7 +392,6 @@ typedef struct mesh_socket__impl {
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[256]; /* why rank 0 refused us; the last stranger */
     mesh_error told; /* why rank 0, or the first that shares memory, has given the opening up */
     char last[256];  /* why the last attempt to reach rank 0 failed */
-    int strangers;
 } mesh_socket__impl;
 
 MESH__PRIVATE mesh_socket__impl *mesh_socket__of(mesh_transport *t) {
