@@ -356,6 +356,9 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     if (!recv && recv_count)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%srecv is NULL with %u elements", which,
                             (uint64_t)recv_count);
+    /* What has no element may lie within the other; mesh_rebind is not to take the other's for its. */
+    if (mesh__call_is(kind, MESH_BY_COUNTS) && !send_count) call->send = NULL;
+    if (mesh__call_is(kind, MESH_BY_COUNTS) && !recv_count) call->recv = NULL;
     if (!mesh__overlap(send, send_count * elem, recv, recv_count * elem)) return MESH_OK;
     if (mesh__call_is(kind, MESH_BY_COUNTS) && counts) {
         own = offsets ? offsets[g->index] : 0;

@@ -400,7 +400,7 @@ MESH__PRIVATE void *mesh__rebound(const mesh__schedule *s, const void *p, intptr
 MESH__PRIVATE void mesh__reaches(const mesh__schedule *s, const void *p, size_t nbytes, size_t reach[2]) {
     uintptr_t at = (uintptr_t)p, send = (uintptr_t)s->call.send, recv = (uintptr_t)s->call.recv;
     int received = !(at >= send && (at < recv || send >= recv));
-    if (!p || mesh__is_scratch(s, p)) return;
+    if (!p || !nbytes || mesh__is_scratch(s, p)) return; /* what has no bytes may stand anywhere */
     nbytes += at - (received ? recv : send);
     if (nbytes > reach[received]) reach[received] = nbytes;
 }

@@ -244,9 +244,12 @@ static inline int failing_posix_fallocate(int fd, off_t at, off_t n) {
 #endif
 }
 
-static const char *failing_quota; /* what is read where the kernel tells of a quota of cores; NULL: that */
+/* What is read where the kernel tells of a quota of cores, of cgroup v2, or of v1 and its period; NULL: that. */
+static const char *failing_quota, *failing_quota_1, *failing_period_1;
 static inline FILE *failing_fopen(const char *path, const char *mode) {
     if (failing_quota && !strcmp(path, "/sys/fs/cgroup/cpu.max")) path = failing_quota;
+    if (failing_quota_1 && !strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")) path = failing_quota_1;
+    if (failing_period_1 && !strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_period_us")) path = failing_period_1;
     return failing_call(FAIL_AT_FOPEN) ? NULL : fopen(path, mode);
 }
 

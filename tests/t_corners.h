@@ -132,6 +132,48 @@ static void test_corner_rebind(void) {
     run_world(SIM, 5, corner_rebind_rank, NULL);
 }
 
+/* A kept v-form moves with its buffers, wherever what is without elements lies: a rank's own part, within the other buffer; a block, behind the last. */
+static void corner_rebind_empty_rank(mesh_transport *t, void *ctx) {
+    static const size_t counts[3] = {2, 0, 2}, offsets[3] = {0, 9, 2};
+    int32_t room[48], mine[2];
+    mesh_comm c;
+    mesh_request r;
+    int i, k, me = t->rank;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    for (k = 0; k < 2; k++) { /* all_gather_v, gather_v to rank 1, which gives nothing itself */
+        for (i = 0; i < 48; i++) room[i] = -9;
+        mine[0] = 10 * me, mine[1] = 10 * me + 1;
+        if (k == 0)
+            CHECK_OK(mesh_all_gather_v_start(&c, NULL, me == 1 ? room + 1 : mine, room, counts, NULL, MESH_I32, &r), c.error);
+        else
+            CHECK_OK(mesh_gather_v_start(&c, NULL, me == 1 ? room + 1 : mine, counts[me], room, counts, NULL, MESH_I32, 1, &r), c.error);
+        CHECK_OK(mesh_keep(r), c.error);
+        CHECK_OK(mesh_wait(r), c.error);
+        for (i = 0; i < 48; i++) room[i] = -9;
+        CHECK_OK(mesh_rebind(r, NULL, room + 20), c.error);
+        CHECK_OK(mesh_restart(r), c.error);
+        CHECK_OK(mesh_wait(r), c.error);
+        CHECK_OK(mesh_release(r), c.error);
+        for (i = 0; i < 48; i++) CHECK_INT(room[i], i < 20 || i > 23 || (k && me != 1) ? -9 : (i < 22 ? 0 : 20) + i % 2);
+    }
+    for (i = 0; i < 48; i++) room[i] = 0;
+    CHECK_OK(mesh_reduce_scatter_v_start(&c, NULL, room + 30, room + 20, counts, offsets, MESH_I32, MESH_SUM, &r), c.error);
+    CHECK_OK(mesh_keep(r), c.error);
+    CHECK_OK(mesh_wait(r), c.error);
+    for (i = 0; i < 4; i++) room[i] = i + 1;
+    CHECK_OK(mesh_rebind(r, room, room + 4), c.error); /* one behind the other */
+    CHECK_OK(mesh_restart(r), c.error);
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_OK(mesh_release(r), c.error);
+    for (i = 0; i < 2; i++) CHECK_INT(room[4 + i], me == 1 ? 0 : 3 * (me + i + 1));
+    mesh_comm_close(&c);
+}
+static void test_corner_rebind_empty(void) {
+    run_world(SIM, 3, corner_rebind_empty_rank, NULL);
+    run_world(TCP, 3, corner_rebind_empty_rank, NULL);
+}
+
 /* reduce_scatter_v in place where the own block is in another one too: what is reduced would still have to be sent. Apart it is right. */
 static void corner_own_rank(mesh_transport *t, void *ctx) {
     enum { S = 1 << 16 };
@@ -279,6 +321,7 @@ static void test_corner_ranks(void) {
 static const test_case corner_tests[] = {
     {"corner/ids", test_corner_ids, 60},
     {"corner/rebind", test_corner_rebind, 60},
+    {"corner/rebind_empty", test_corner_rebind_empty, 60},
     {"corner/own_block", test_corner_own, 60},
     {"corner/segments", test_corner_segments, 0},
     {"corner/first_cause", test_corner_cause, 0},

@@ -427,7 +427,7 @@ static void test_quota(void) {
     uint64_t bits;
     int i, cores;
     if (!MESH__ENV_LINUX || !law_file(path, "max 100000\n", 11)) return;
-    failing_quota = path;
+    failing_quota = path, failing_quota_1 = "/nowhere";
     cores = mesh_env_cores(&bits);
     for (i = 1; i <= 2 * cores + 1; i++) { /* halves of a core */
         int want = (i + 1) / 2 < cores ? (i + 1) / 2 : cores;
@@ -435,8 +435,34 @@ static void test_quota(void) {
         law_file_again(path, text, strlen(text));
         CHECK_INT(mesh_env_cores(&bits), want);
     }
-    failing_quota = NULL;
+    failing_quota = failing_quota_1 = NULL;
     unlink(path);
+}
+
+/* The same of cgroup v1, whose quota and period are a file each: -1 is no quota, and without a period there is none. */
+static void test_quota_1(void) {
+    char quota[] = "/tmp/mesh-law-XXXXXX", period[] = "/tmp/mesh-law-XXXXXX", text[64];
+    uint64_t bits;
+    int i, cores;
+    if (!MESH__ENV_LINUX || !law_file(quota, "-1\n", 3) || !law_file(period, "100000\n", 7)) return;
+    failing_quota = "/nowhere", failing_quota_1 = quota, failing_period_1 = "/nowhere";
+    cores = mesh_env_cores(&bits);
+    law_file_again(quota, "100000\n", 7);
+    CHECK_INT(mesh_env_cores(&bits), cores);
+    failing_period_1 = period;
+    law_file_again(quota, "-1\n", 3);
+    CHECK_INT(mesh_env_cores(&bits), cores);
+    law_file_again(quota, "99999\n", 6);
+    CHECK_INT(mesh_env_cores(&bits), 1);
+    for (i = 1; i <= 2 * cores + 1; i++) { /* halves of a core, of a period that is not v2's usual one */
+        int want = (i + 1) / 2 < cores ? (i + 1) / 2 : cores;
+        snprintf(text, sizeof text, "%d\n", 25000 * i);
+        law_file_again(quota, text, strlen(text));
+        law_file_again(period, "50000\n", 6);
+        CHECK_INT(mesh_env_cores(&bits), want);
+    }
+    failing_quota = failing_quota_1 = failing_period_1 = NULL;
+    unlink(quota), unlink(period);
 }
 
 /* The limit of open files is raised as far as is needed and allowed, and never lowered. */
@@ -949,6 +975,7 @@ static const test_case opening_tests[] = {
     {"sockets/addresses", test_addresses, 0},
     {"sockets/neighbours", test_neighbours, 0},
     {"sockets/quota", test_quota, 0},
+    {"sockets/quota_1", test_quota_1, 0},
     {"sockets/outward", test_outward, 0},
     {"sockets/own_link", test_own_link, 0},
     {"sockets/files", test_files, 0},

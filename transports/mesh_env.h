@@ -253,6 +253,27 @@ MESH_API uint64_t mesh_env_host(void) {
 #define MESH_ENV__CORES 58
 #endif
 
+#if MESH__ENV_LINUX
+/* The numbers that a file begins with, at most two: how many there are. */
+MESH__PRIVATE int mesh__env_numbers(const char *path, long *first, long *second) {
+    FILE *f = fopen(path, "re");
+    int n = f ? fscanf(f, "%ld %ld", first, second) : 0;
+    if (f) fclose(f);
+    return n;
+}
+
+/* As many of the cores as a quota allows. cgroup v2: "200000 100000" are two cores, "max 100000" all; v1: a file for each number, -1 is all. */
+MESH__PRIVATE int mesh__env_quota(int cores) {
+    long quota, period, none;
+    if (mesh__env_numbers("/sys/fs/cgroup/cpu.max", &quota, &period) != 2 &&
+        (mesh__env_numbers("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota, &none) < 1 ||
+         mesh__env_numbers("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period, &none) < 1))
+        return cores;
+    if (quota < 0 || period < 1 || (quota + period - 1) / period >= cores) return cores;
+    return (int)((quota + period - 1) / period);
+}
+#endif
+
 MESH_API int mesh_env_cores(uint64_t *bits) {
     int cores = (int)sysconf(MESH_ENV__CORES);
 #if MESH__ENV_LINUX
@@ -272,13 +293,7 @@ MESH_API int mesh_env_cores(uint64_t *bits) {
         if (allowed > 0 && allowed < cores) cores = allowed;
     }
     if (f) fclose(f);
-    if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
-        NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
-        long quota, period;
-        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && (quota + period - 1) / period < cores)
-            cores = (int)((quota + period - 1) / period);
-        fclose(f);
-    }
+    cores = mesh__env_quota(cores);
 #else
     *bits = 0;
 #endif
