@@ -350,8 +350,8 @@ MESH__PRIVATE mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axe
     uint32_t tag;
     mesh_status status = mesh__p2p_begin(c, axes, MESH_CALL_SHIFT, r, &g, &tag);
     if (status != MESH_OK) return status;
-    if (send != recv &&
-        mesh__overlap(send, mesh__xfer(0, 0, send, count, d).nbytes, recv, mesh__xfer(0, 0, recv, count, d).nbytes))
+    if (send != recv && mesh__overlap(send, (size_t)mesh__xfer(0, 0, send, count, d).nbytes, recv,
+                                      (size_t)mesh__xfer(0, 0, recv, count, d).nbytes))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_SHIFT, axes,
                             "send and recv overlap, but are not the same (in place)");
     return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, mesh__shifted(g, displacement, periodic), send, count,

@@ -124,14 +124,15 @@ MESH__PRIVATE mesh_status mesh__part_copy_packed(mesh_comm *c, const mesh_tensor
     mesh_status status = MESH_OK;
     for (e = first; e < first + n && status == MESH_OK; e += count) {
         mesh__slab s = mesh__slab_at(w, t->data, elem, e);
-        uint64_t nbytes = (uint64_t)s.count * elem;
+        size_t nbytes = (size_t)s.count * elem;
         size_t some;
         unsigned char *there;
         void *p;
         count = s.first + s.count - e < first + n - e ? s.first + s.count - e : first + n - e;
         some = (size_t)count * elem;
         if ((status = mesh__scratch_of(c, nbytes, &p)) != MESH_OK)
-            return mesh__fail(&c->error, status, c->transport->rank, "no memory of the device for %u bytes", nbytes);
+            return mesh__fail(&c->error, status, c->transport->rank, "no memory of the device for %u bytes",
+                              (uint64_t)nbytes);
         there = (unsigned char *)p + (size_t)(e - s.first) * elem;
         if (!load || count < s.count) status = mesh__copy_inside(c, p, NULL, s.base, &s.block, nbytes);
         if (status == MESH_OK) status = load ? mesh_copy(c, there, buffer, some) : mesh_copy(c, buffer, there, some);

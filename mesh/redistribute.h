@@ -23,7 +23,8 @@ CONVENTIONS
     whole comm ranks that exchange nothing there are told of other layouts only by the next call that all of them are in.
     Source and destination do not overlap in memory, but where one is a part of the other: each element of the smaller lies where it lies in the
     larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard; the same data in both where every
-    rank's part is the same box, as of R and I, and of P where it keeps its summand). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
+    rank's part is the same box, as of R and I, and of P where it keeps its summand). Then the source is lost. Strided parts that lie between each
+    other's rows (blocks of columns of one array) do not overlap; those of strides that do not nest may be told as if they did. A list is one operation: what goes from one rank to another goes as few messages.
     dst.add: what arrives is added to what is there: the result is that of a redistribution to memory of its own, added.
     Floats of two dtypes (f16, bf16, f32, f64; host memory): summands travel in the source's, are added in the wider (f32 of f16 and bf16) and rounded
     once to the destination's, in which what is reduced travels on. Where nothing is reduced the narrower travels. Neither overlaps its source.
@@ -126,6 +127,58 @@ MESH__PRIVATE size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
     return (size_t)span;
 }
 
+/* A part's dims of more than one element, the widest stride first. */
+typedef struct mesh__comb {
+    int n;
+    int64_t elem, stride[MESH_MAX_DIMS], count[MESH_MAX_DIMS];
+} mesh__comb;
+
+MESH__PRIVATE mesh__comb mesh__comb_of(const mesh__place_of *p, int64_t elem) {
+    mesh__comb c;
+    int d, k;
+    c.n = 0;
+    c.elem = elem;
+    for (d = 0; d < p->box.ndim; d++) {
+        if (p->box.shape[d] == 1) continue;
+        for (k = c.n++; k > 0 && c.stride[k - 1] < p->stride[d]; k--)
+            c.stride[k] = c.stride[k - 1], c.count[k] = c.count[k - 1];
+        c.stride[k] = p->stride[d], c.count[k] = p->box.shape[d];
+    }
+    return c;
+}
+
+/* Bytes from the first to the last element, in the dims from `dim` on. */
+MESH__PRIVATE int64_t mesh__comb_span(const mesh__comb *c, int dim) {
+    int64_t span = c->elem;
+    for (; dim < c->n; dim++) span += (c->count[dim] - 1) * c->stride[dim];
+    return span;
+}
+
+/* Can a and b, which begins `by` bytes behind it, have a byte in common? Along the widest stride of the two both are made of blocks; where none is
+   wider than that stride, of each pair of blocks that are near each other (at most two places) the same is asked. */
+MESH__PRIVATE int mesh__combs_meet(const mesh__comb *a, int i, const mesh__comb *b, int j, int64_t by) {
+    int64_t stride, k, first, last, of_a = mesh__comb_span(a, i), of_b = mesh__comb_span(b, j), na = 1, nb = 1;
+    if (by >= of_a || by <= -of_b) return 0;
+    if (i == a->n && j == b->n) return 1;
+    stride = i == a->n || (j < b->n && b->stride[j] > a->stride[i]) ? b->stride[j] : a->stride[i];
+    if (i < a->n && a->stride[i] == stride) na = a->count[i++];
+    if (j < b->n && b->stride[j] == stride) nb = b->count[j++];
+    of_a = mesh__comb_span(a, i), of_b = mesh__comb_span(b, j);
+    if (of_a > stride || of_b > stride) return 1; /* not seen apart */
+    first = -by / stride - 2, last = -by / stride + 2;
+    for (k = first > 1 - na ? first : 1 - na; k <= last && k < nb; k++)
+        if (mesh__combs_meet(a, i, b, j, by + k * stride)) return 1;
+    return 0;
+}
+
+/* Do two parts overlap? Blocks of columns of one array do not, though they lie between each other's rows. */
+MESH__PRIVATE int mesh__places_meet(const mesh__place_of *a, int64_t a_elem, const mesh__place_of *b, int64_t b_elem) {
+    mesh__comb x, y;
+    if (!mesh__overlap(a->base, mesh__place_bytes(a, a_elem), b->base, mesh__place_bytes(b, b_elem))) return 0;
+    x = mesh__comb_of(a, a_elem), y = mesh__comb_of(b, b_elem);
+    return mesh__combs_meet(&x, 0, &y, 0, b->base - a->base);
+}
+
 /* Is one part within another: does each of its elements lie where it lies in there? */
 MESH__PRIVATE int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b) {
     int d;
@@ -150,11 +203,11 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
     return !mesh__touches_own(t->plan, 0, rank, MESH_MOVE_RECV);
 }
 
-/* Does what a task receives overlap what another receives or sends? */
+/* Does what a task receives overlap what another receives or sends? Seen by extents first, for those are compared in one pass. */
 MESH__PRIVATE mesh_status mesh__tasks_apart(const mesh_comm *c, const mesh__task *task, int count, int first,
                                             mesh_error *err) {
     mesh__extents list;
-    int i, one, other = -1;
+    int i, k, other = -1;
     if (count < 2) return MESH_OK;
     if (!mesh__extents_open(&list, c->transport, 2 * (size_t)count))
         return mesh__fail(err, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare %d tensors", count);
@@ -163,10 +216,17 @@ MESH__PRIVATE mesh_status mesh__tasks_apart(const mesh_comm *c, const mesh__task
         mesh__extents_add(&list, t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]), i, 0);
         mesh__extents_add(&list, t->last.base, mesh__place_bytes(&t->last, t->elem[1]), i, 1);
     }
-    one = mesh__extents_close(&list, c->transport, &other);
-    if (one < 0) return MESH_OK;
-    return mesh__fail(err, MESH_ERR_ARGUMENT, c->transport->rank, "what tensor %d or %d receives overlaps the other",
-                      first + one, first + other);
+    if (mesh__extents_close(&list, c->transport, &other) < 0) return MESH_OK;
+    for (i = 1; i < count; i++)
+        for (k = 0; k < i; k++) {
+            const mesh__task *a = &task[k], *b = &task[i];
+            if (mesh__places_meet(&a->last, a->elem[1], &b->last, b->elem[1]) ||
+                mesh__places_meet(&a->last, a->elem[1], &b->at[0], b->elem[0]) ||
+                mesh__places_meet(&a->at[0], a->elem[0], &b->last, b->elem[1]))
+                return mesh__fail(err, MESH_ERR_ARGUMENT, c->transport->rank,
+                                  "what tensor %d or %d receives overlaps the other", first + k, first + i);
+        }
+    return MESH_OK;
 }
 
 MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
@@ -402,8 +462,7 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         }
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
-        t->shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),
-                                                       t->last.base, mesh__place_bytes(&t->last, t->elem[1]));
+        t->shared = status == MESH_OK && mesh__places_meet(&t->at[0], t->elem[0], &t->last, t->elem[1]);
         if (status == MESH_OK) {
             mesh__place_view(&t->at[0], t->plan, 0, rank);
             mesh__place_view(&t->last, t->plan, 1, rank);

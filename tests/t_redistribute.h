@@ -1213,7 +1213,134 @@ static void scalar_passes_rank(mesh_transport *t, void *ctx) {
 }
 static void test_scalar_passes(void) { run_world(SIM_FREE, 6, scalar_passes_rank, NULL); }
 
+/* ---- strided parts that lie between each other's rows ---- */
+
+static mesh__place_of place_at(unsigned char *base, int ndim, const int64_t *shape, const int64_t *stride) {
+    mesh__place_of p;
+    int d;
+    memset(&p, 0, sizeof p);
+    p.base = base;
+    p.box.ndim = ndim;
+    for (d = 0; d < ndim; d++) p.box.shape[d] = shape[d], p.stride[d] = stride[d];
+    return p;
+}
+
+static int places_have_in_common(const mesh__place_of *a, int64_t a_elem, const mesh__place_of *b, int64_t b_elem,
+                                 const unsigned char *arena) {
+    static unsigned char seen[1 << 14];
+    const mesh__place_of *p = a;
+    int64_t elem = a_elem, i, k, j, n, at;
+    int side, d, common = 0;
+    memset(seen, 0, sizeof seen);
+    for (side = 0; side < 2; side++, p = b, elem = b_elem) {
+        for (n = 1, d = 0; d < p->box.ndim; d++) n *= p->box.shape[d];
+        for (i = 0; i < n; i++) {
+            for (at = p->base - arena, k = i, d = p->box.ndim - 1; d >= 0; k /= p->box.shape[d], d--)
+                at += k % p->box.shape[d] * p->stride[d];
+            for (j = 0; j < elem; j++) common |= seen[at + j] & 1 && side, seen[at + j] |= !side;
+        }
+    }
+    return common;
+}
+
+/* Against every byte: what shares one is always told; of boxes of one array, padded or not, nothing else is, and of other parts little. */
+static void test_interleaved_law(void) {
+    static unsigned char arena[1 << 14];
+    conf_random r;
+    int i, d, told = 0, apart = 0, between = 0;
+    r.state = test_seed * UINT64_C(0x9e3779b97f4a7c15) + 5;
+    for (i = 0; i < 20000; i++) {
+        mesh__place_of p[2];
+        int64_t elem[2], shape[2][4], stride[2][4], whole[4], at[2] = {0, 0};
+        int ndim = 1 + conf_below(&r, 3), side, boxes = conf_below(&r, 4) != 0, meet, common;
+        elem[0] = elem[1] = 1 << conf_below(&r, 3);
+        for (d = 0; d < ndim; d++) whole[d] = 1 + conf_below(&r, 7);
+        for (side = 0; side < 2; side++) {
+            int64_t span = elem[side];
+            if (!boxes) elem[side] = span = 1 << conf_below(&r, 3);
+            for (d = ndim - 1; d >= 0; d--) {
+                int64_t first = conf_below(&r, (int)whole[d]);
+                shape[side][d] = 1 + conf_below(&r, (int)(whole[d] - first));
+                if (boxes && side == 0) stride[0][d] = span + elem[0] * conf_below(&r, 3);
+                if (boxes && side == 1) stride[1][d] = stride[0][d];
+                if (!boxes) stride[side][d] = span + conf_below(&r, 5);
+                at[side] += first * stride[side][d];
+                span = boxes ? whole[d] * stride[side][d] : stride[side][d] * (shape[side][d] - 1) + span;
+            }
+            p[side] = place_at(arena + at[side], ndim, shape[side], stride[side]);
+            for (d = 0; d < ndim && side && i & 1; d++) /* columns first */
+                p[1].box.shape[d] = shape[1][ndim - 1 - d], p[1].stride[d] = stride[1][ndim - 1 - d];
+        }
+        meet = mesh__places_meet(&p[0], elem[0], &p[1], elem[1]);
+        common = places_have_in_common(&p[0], elem[0], &p[1], elem[1], arena);
+        CHECK(meet || !common);
+        CHECK(!boxes || meet == common);
+        CHECK_INT(mesh__places_meet(&p[1], elem[1], &p[0], elem[0]), meet);
+        told += meet, apart += !meet;
+        between += !meet && mesh__overlap(p[0].base, mesh__place_bytes(&p[0], elem[0]), p[1].base,
+                                          mesh__place_bytes(&p[1], elem[1]));
+    }
+    CHECK(told > 1000 && apart > 1000 && between > 1000);
+}
+
+/* Three blocks of columns of one weight (queries, keys, values) go to those of another, turned; then each to where another was. */
+static void interleaved_rank(mesh_transport *t, void *ctx) {
+    enum { ROWS = 12, EACH = 4, WIDE = 3 * EACH };
+    static const int64_t shape[2] = {ROWS, EACH}, stride[2] = {WIDE, 1}, odd[2] = {WIDE - 1, 1};
+    int32_t *from = (int32_t *)calloc(2 * ROWS * WIDE, sizeof *from), *to = from + ROWS * WIDE;
+    mesh_tensor src[3], dst[3];
+    mesh_comm c;
+    mesh_error err;
+    int i, k, row, n = t->size, rows = ROWS / n;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(mesh_tensor_make(&src[i], &c.on, "x:S(0)", MESH_I32, 2, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst[i], &c.on, "x:R", MESH_I32, 2, shape, &err), err);
+        src[i].data = from + i * EACH, dst[i].data = to + (2 - i) * EACH;
+        src[i].strides = dst[i].strides = stride;
+    }
+    for (row = 0; row < rows; row++)
+        for (k = 0; k < WIDE; k++) from[row * WIDE + k] = (t->rank * rows + row) * 100 + k;
+    CHECK_OK(mesh_redistribute_many(&c, src, dst, 3), c.error);
+    for (row = 0; row < ROWS; row++)
+        for (k = 0; k < WIDE; k++)
+            CHECK_INT(to[row * WIDE + k], row * 100 + (2 - k / EACH) * EACH + k % EACH);
+    /* Both within one array, which no element is twice in. */
+    CHECK_OK(mesh_tensor_make(&src[0], &c.on, "x:S(0)", MESH_I32, 2, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst[0], &c.on, "x:R", MESH_I32, 2, shape, &err), err);
+    src[0].data = to, dst[0].data = to + EACH, src[0].strides = dst[0].strides = stride;
+    for (row = 0; row < rows; row++)
+        for (k = 0; k < EACH; k++) to[row * WIDE + k] = -(t->rank * rows + row) * 10 - k;
+    CHECK_OK(mesh_redistribute(&c, &src[0], &dst[0]), c.error);
+    for (row = 0; row < ROWS; row++)
+        for (k = 0; k < EACH; k++) {
+            CHECK_INT(to[row * WIDE + EACH + k], -row * 10 - k);
+            CHECK_INT(to[row * WIDE + 2 * EACH + k], row * 100 + k);
+        }
+    come_together(&c);
+    dst[0].data = to + (n > 2 ? EACH - 1 : 0); /* a column is in both */
+    if (n > 2) {
+        CHECK_INT(mesh_redistribute(&c, &src[0], &dst[0]), MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, "source and destination overlap in memory");
+    } else {
+        src[0].data = from, dst[1].strides = odd;
+        CHECK_INT(mesh_redistribute_many(&c, src, dst, 2), MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, "what tensor 0 or 1 receives overlaps the other");
+    }
+    free(from);
+    mesh_comm_close(&c);
+}
+static void test_interleaved(void) {
+    run_world(SIM, 2, interleaved_rank, NULL);
+    run_world(SIM, 4, interleaved_rank, NULL);
+    run_world(SHARED, 3, interleaved_rank, NULL);
+    run_world(TCP, 2, interleaved_rank, NULL);
+}
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/interleaved", test_interleaved, 60},
+    {"redistribute/interleaved_law", test_interleaved_law, 60},
     {"redistribute/scalar_passes", test_scalar_passes, 60},
     {"redistribute/schedules_kept", test_schedules_kept, 0},
     {"redistribute/asked", test_asked, 0},

@@ -187,11 +187,11 @@ typedef struct mesh_nccl__comm {
         uint64_t valid; /* operations up to this one were over before */
         int64_t at;
     } end;
-    int capturing;           /* mesh_nccl__capture: the caller's stream, when an operation came last */
-    int refs;                /* groups that use it */
-    int stale;               /* its root was given up: no other comm takes it over */
-    uint32_t owner;          /* their comm's id */
-    int64_t polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
+    mesh_nccl__capture capturing; /* the caller's stream, when an operation came last */
+    int refs;                     /* groups that use it */
+    int stale;                    /* its root was given up: no other comm takes it over */
+    uint32_t owner;               /* their comm's id */
+    int64_t polled, doubted;      /* doubted: when NCCL first said that it has failed; 0: never */
     /* Its own; where the last operation went; where the last one went that is in no graph, which is where marks go: changes under the lock. */
     cudaStream_t stream, on, last;
     cudaEvent_t enter, captured;
