@@ -1318,6 +1318,14 @@ static void interleaved_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(to[row * WIDE + EACH + k], -row * 10 - k);
             CHECK_INT(to[row * WIDE + 2 * EACH + k], row * 100 + k);
         }
+    src[0].data = to + 2 * EACH, dst[0].data = to; /* a schedule of before, whose ends go different ways */
+    CHECK_OK(mesh_redistribute(&c, &src[0], &dst[0]), c.error);
+    for (row = 0; row < ROWS; row++)
+        for (k = 0; k < WIDE; k++)
+            CHECK_INT(to[row * WIDE + k], k < EACH       ? row % rows * 100 + k
+                                          : k < 2 * EACH ? -row * 10 - (k - EACH)
+                                                         : row * 100 + k - 2 * EACH);
+    src[0].data = to;
     come_together(&c);
     dst[0].data = to + (n > 2 ? EACH - 1 : 0); /* a column is in both */
     if (n > 2) {
