@@ -32,7 +32,7 @@ CONVENTIONS
     Zero counts are legal and still synchronise like any other. In place: send == recv; for all_gather send == recv + index*count
     and for reduce_scatter recv == send + index*count elements; for their v-forms and those of gather and scatter the own block is at its
     offset (the sum of the counts before it where there are none), all_to_all_v has no in-place form. Buffers that overlap in any other
-    way are refused, entries of one list against each other too.
+    way are refused, entries of one list against each other too (strided blocks of mesh_exchange are not).
     A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_progress
     (or mesh_test, on any request) now and then where computing is to overlap, or ask for a progress thread; NCCL's go on by themselves.
     Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush

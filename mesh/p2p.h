@@ -39,7 +39,9 @@ MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement
 MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                       void *recv, size_t count, mesh_dtype d, mesh_request *r);
 /* Any set of sends and receives at once, strided blocks included (a column of a matrix goes without packing). In each xfer `rank` is an
-   index in the group. Sends to oneself match receives from oneself in the same call, in order. Blocks are read during the call only. */
+   index in the group. Sends to oneself match receives from oneself in the same call, in order. Blocks are read during the call only.
+   ARGUMENT: contiguous transfers of which one is received into another's memory; a received block that lies on itself. Not looked at: blocks
+   against other transfers (interleaved columns are fine); what two of them receive at one place is the one or the other. */
 MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count);
 MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count,
                                          mesh_request *r);
@@ -91,6 +93,32 @@ MESH__PRIVATE mesh_status mesh__xfers_overlap(mesh_transport *t, const mesh_xfer
     return MESH_OK;
 }
 
+/* Does a block surely lie on itself? Dims that are one run with what they step over are taken as that; of the others each is held against each wider one. */
+MESH__PRIVATE int mesh__block_meets_itself(const mesh_block *b) {
+    mesh_extent dim[MESH_MAX_DIMS];
+    int64_t run = (int64_t)b->run, j, at, behind;
+    int i, k, n = 0;
+    for (i = 0; i < b->ndim; i++) {
+        if (b->dim[i].count == 1) continue;
+        for (k = n++; k > 0 && dim[k - 1].stride > b->dim[i].stride; k--) dim[k] = dim[k - 1];
+        dim[k] = b->dim[i];
+    }
+    for (i = 0; i < n && dim[i].stride <= run; i++) {
+        if (dim[i].stride < run) return 1;
+        run *= dim[i].count;
+    }
+    for (; i < n; i++)
+        for (k = i + 1; k < n; k++)
+            for (j = 1, at = dim[k].stride; j < dim[k].count && at / dim[i].stride < dim[i].count; j++) {
+                behind = at % dim[i].stride;
+                if (behind < run) return 1;
+                if (at / dim[i].stride + 1 < dim[i].count && dim[i].stride - behind < run) return 1;
+                if (at > INT64_MAX - dim[k].stride) break;
+                at += dim[k].stride;
+            }
+    return 0;
+}
+
 MESH__PRIVATE mesh_status mesh__xfer_check(mesh_comm *c, const mesh__group *g, int kind, const mesh_xfer *x, int i) {
     const char *axes = g->axes;
     int k;
@@ -111,6 +139,11 @@ MESH__PRIVATE mesh_status mesh__xfer_check(mesh_comm *c, const mesh__group *g, i
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                                 "transfer %d receives %l times at one place: its block has a stride of 0", i,
                                 (int64_t)x->block->dim[k].count);
+    if (x->direction == MESH_RECV && x->block && x->nbytes && mesh__block_meets_itself(x->block))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "transfer %d receives more than once at one place: its block, of runs of %u bytes, lies on "
+                            "itself; each stride is at least what it steps over",
+                            i, x->block->run);
     return MESH_OK;
 }
 

@@ -260,6 +260,58 @@ static void overlap_xfers_rank(mesh_transport *t, void *ctx) {
     }
     CHECK(fine > 1000 && refused > 1000 && long_fine > 10 && long_refused > 10);
 }
+
+/* Blocks that are received: what lies on itself, held against a count of every byte. Of two dims, or whose inner dims are one run, all are told. */
+static int block_lies_on_itself(const mesh_block *b) {
+    static unsigned char seen[4096];
+    int64_t i, k, n = 1, j;
+    int d;
+    memset(seen, 0, sizeof seen);
+    for (d = 0; d < b->ndim; d++) n *= b->dim[d].count;
+    for (i = 0; i < n; i++) {
+        for (d = b->ndim - 1, k = 0, j = i; d >= 0; j /= b->dim[d].count, d--) k += j % b->dim[d].count * b->dim[d].stride;
+        for (j = 0; j < (int64_t)b->run; j++)
+            if (seen[k + j]++) return 1;
+    }
+    return 0;
+}
+static void overlap_blocks_rank(mesh_transport *t, void *ctx) {
+    static unsigned char from[64 * 8], to[4096];
+    test_random r = random_from(617);
+    int round, fine = 0, refused = 0;
+    refuser f;
+    (void)ctx;
+    if (!refuser_open(&f, t, "a=1", 617)) return;
+    for (round = 0; round < 6000; round++) {
+        mesh_block b = MESH_ZERO;
+        mesh_xfer x[2];
+        int d, k, sure = 1, itself;
+        mesh_status status;
+        b.run = (uint64_t)(1 + random_below(&r, 6)), b.ndim = random_below(&r, 4);
+        x[0] = mesh__xfer(MESH_SEND, 0, from, (size_t)b.run, MESH_BYTES);
+        for (d = b.ndim - 1; d >= 0; d--) {
+            int64_t dense = (int64_t)b.run;
+            for (k = d + 1; k < b.ndim; k++) dense *= b.dim[k].count;
+            b.dim[d].count = 1 + random_below(&r, 4), b.dim[d].stride = random_below(&r, 2) ? dense : 1 + random_below(&r, 40);
+            x[0].nbytes *= (uint64_t)b.dim[d].count;
+            sure &= d > 0 || b.ndim < 3 || (b.dim[1].stride == dense / b.dim[1].count && b.dim[2].stride == (int64_t)b.run);
+        }
+        x[1] = x[0];
+        x[1].direction = MESH_RECV, x[1].base = to, x[1].block = &b;
+        itself = block_lies_on_itself(&b);
+        status = mesh_exchange(&f.c, NULL, x, 2);
+        if (!itself || sure) CHECK_INT(status, itself ? MESH_ERR_ARGUMENT : MESH_OK);
+        if (status != MESH_OK) {
+            CHECK_HAS(f.c.error.text, "transfer 1 receives more than once at one place");
+            refuser_forget(&f);
+        }
+        fine += !itself, refused += itself;
+    }
+    CHECK(fine > 300 && refused > 300);
+    refuser_close(&f);
+}
+static void test_overlap_blocks(void) { run_world(SIM, 1, overlap_blocks_rank, NULL); }
+
 static void test_overlap_xfers(void) { run_world(SIM, 1, overlap_xfers_rank, NULL); }
 
 static void p2p_refused_rank(mesh_transport *t, void *ctx) {
@@ -889,6 +941,7 @@ static const test_case refused_tests[] = {
     {"refused/overlap", test_overlap, 0},
     {"refused/overlap_lists", test_overlap_lists, 0},
     {"refused/overlap_xfers", test_overlap_xfers, 0},
+    {"refused/overlap_blocks", test_overlap_blocks, 0},
     {"refused/p2p", test_p2p_refused, 0},
     {"refused/bounds", test_bounds, 0},
     {"refused/halos", test_halo_refused, 0},
