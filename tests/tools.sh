@@ -235,6 +235,21 @@ step "bench, tuned" bash -c "$mesh bench -n 2 --tune $out/tuned.txt --max 64 && 
 refuses "a wrong tuning table" "no algorithm" env MESH_TUNING=<(echo "all_reduce ranks<=* bytes<=* bruck") $build/hello
 
 step "doctor" $mesh doctor
+# with FORKS processes that can be started
+cat >"$out/forks.c" <<'END'
+#define fork some_forks
+#include "tools/mesh.c"
+#undef fork
+pid_t fork(void);
+pid_t some_forks(void) {
+    static int n;
+    if (n++ < atoi(getenv("FORKS"))) return fork();
+    errno = EAGAIN;
+    return -1;
+}
+END
+step "doctor where no process can be started" bash -c "cc -std=c99 -I. $out/forks.c -o $out/forks -lpthread && { FORKS=0 $out/forks doctor >$out/forks.0; [ \$? = 1 ]; } && grep -q 'none can be started: Resource' $out/forks.0 &&
+    ! grep -q loopback $out/forks.0 && { FORKS=1 $out/forks doctor >$out/forks.1; [ \$? = 1 ]; } && grep -q hostname $out/forks.1"
 refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_RANK), each of which would start 2 more" env PMI_RANK=1 PMI_SIZE=3 $mesh run -n 2 -- true
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2
