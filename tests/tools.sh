@@ -33,6 +33,7 @@ step "hello on 4" $mesh run -n 4 -- $build/hello
 step "collectives on 4" $mesh run -n 4 -- $build/collectives
 mkdir -p $out/full && ln -sf /dev/full $out/full/rank-0.json
 step "a trace that cannot be written says so, and the job goes on" bash -c "MESH_TRACE=$out/full $mesh run -n 2 -- $build/hello 2>&1 | grep -q 'MESH_TRACE: cannot write what rank 0 does any more: No space left'"
+step "a log beyond ulimit -f says so, and the job goes on" bash -c "(ulimit -f 1; $mesh run -n 2 --log $out/limited -- bash -c 'head -c 9000 /dev/zero; echo all' 2>&1) | tr -d '\0' >$out/limited.txt; grep -q 'the log of rank 0 cannot be written: File too large' $out/limited.txt && [ \$(grep -c all $out/limited.txt) = 2 ]"
 step "what a failed rank leaves running is killed" bash -c "! $mesh run -n 2 -- bash -c 'trap \"\" TERM; sleep 300 >/dev/null 2>&1 & echo \$! >$out/left.\$RANK; exit 3' 2>/dev/null && for i in {1..250}; do cat /proc/\$(cat $out/left.0)/status /proc/\$(cat $out/left.1)/status 2>/dev/null | grep -q 'State:.[SRD]' || exit 0; sleep 0.02; done; exit 1" # SIGKILL is sent: they end when they next run
 unshare -rn true 2>/dev/null &&
     refuses "a job where loopback is down" "loopback is down here" unshare -rn env MESH_OPEN_TIMEOUT=5 $mesh run -n 2 -- $build/hello
