@@ -978,10 +978,13 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
 }
 
 MESH__RARE mesh_status mesh__abort_inside(mesh_comm *c, const char *why) {
+    char kept[MESH_ERROR_BYTES]; /* why may be c->error.text, which is written here */
+    mesh__text t = mesh__text_on(kept, sizeof kept);
+    mesh__put(&t, "%s", mesh__or_empty(why));
     if (!c || !c->impl) return mesh__comm_closed(c, "mesh_abort");
     if (c->failed) return (mesh_status)c->error.status;
     mesh__comm_broken(c, MESH_ERR_CANCELED, c->transport->rank, "%s: rank %d gave up%s%s", mesh__impl(c)->name,
-                      c->transport->rank, why && *why ? ": " : "", mesh__or_empty(why));
+                      c->transport->rank, *kept ? ": " : "", kept);
     return MESH_OK;
 }
 

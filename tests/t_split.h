@@ -128,20 +128,23 @@ static void test_split(void) {
 /* ---- given up ---- */
 
 static void given_up_rank(mesh_transport *t, void *ctx) {
-    int quiet = *(int *)ctx, sum;
+    static const char *const says[] = {"rank 1 gave up: the loss is nan", "rank 1 gave up", "rank 1 gave up: mesh_op_add: the description is NULL"};
+    int how = *(int *)ctx, sum;
     mesh_comm c, other;
     mesh_request r = MESH_ZERO;
+    mesh_op op;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND) || !open_comm(t, &other, "x=3", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_barrier(&other, NULL), other.error);
     if (t->rank == 1) {
         CHECK_OK(mesh_recv_start(&c, NULL, 0, &sum, 1, MESH_I32, &r), c.error);
-        CHECK_INT(mesh_abort(&c, quiet ? NULL : "the loss is nan"), MESH_OK);
+        CHECK_INT(mesh_op_add(&c, NULL, &op), MESH_ERR_ARGUMENT); /* its text is in c.error, and may be the reason */
+        CHECK_INT(mesh_abort(&c, how == 2 ? c.error.text : how ? NULL : "the loss is nan"), MESH_OK);
         CHECK_INT(mesh_wait(r), MESH_ERR_CANCELED);
         CHECK_INT(mesh_abort(&c, "again"), MESH_ERR_CANCELED); /* the first reason stays */
     }
-    CHECK_INT(mesh_all_reduce(&c, NULL, &quiet, &sum, 1, MESH_I32, MESH_SUM), MESH_ERR_CANCELED);
+    CHECK_INT(mesh_all_reduce(&c, NULL, &how, &sum, 1, MESH_I32, MESH_SUM), MESH_ERR_CANCELED);
     CHECK_INT(c.error.rank, 1);
-    CHECK_HAS(c.error.text, quiet ? "rank 1 gave up" : "rank 1 gave up: the loss is nan");
+    CHECK_HAS(c.error.text, says[how]);
     CHECK_OK(mesh_barrier(&other, NULL), other.error); /* other comms go on */
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     CHECK_INT(mesh_abort(&c, "closed"), MESH_ERR_STATE);
@@ -149,9 +152,9 @@ static void given_up_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_comm_close(&other), MESH_OK);
 }
 static void test_given_up(void) {
-    int b, quiet;
+    int b, how;
     for (b = 0; b < BACKENDS; b++)
-        for (quiet = 0; quiet < 2; quiet++) run_world(b, 3, given_up_rank, &quiet);
+        for (how = 0; how < 3; how++) run_world(b, 3, given_up_rank, &how);
 }
 
 /* ---- memory: the transport's, given back when it closes ---- */

@@ -33,7 +33,10 @@ step "hello on 4" $mesh run -n 4 -- $build/hello
 step "collectives on 4" $mesh run -n 4 -- $build/collectives
 mkdir -p $out/full && ln -sf /dev/full $out/full/rank-0.json
 step "a trace that cannot be written says so, and the job goes on" bash -c "MESH_TRACE=$out/full $mesh run -n 2 -- $build/hello 2>&1 | grep -q 'MESH_TRACE: cannot write what rank 0 does any more: No space left'"
+step "a log beyond ulimit -f says so, and the job goes on" bash -c "(ulimit -f 1; $mesh run -n 2 --log $out/limited -- bash -c 'head -c 9000 /dev/zero; echo all' 2>&1) | tr -d '\0' >$out/limited.txt; grep -q 'the log of rank 0 cannot be written: File too large' $out/limited.txt && [ \$(grep -c all $out/limited.txt) = 2 ]"
 step "what a failed rank leaves running is killed" bash -c "! $mesh run -n 2 -- bash -c 'trap \"\" TERM; sleep 300 >/dev/null 2>&1 & echo \$! >$out/left.\$RANK; exit 3' 2>/dev/null && for i in {1..250}; do cat /proc/\$(cat $out/left.0)/status /proc/\$(cat $out/left.1)/status 2>/dev/null | grep -q 'State:.[SRD]' || exit 0; sleep 0.02; done; exit 1" # SIGKILL is sent: they end when they next run
+unshare -rn true 2>/dev/null &&
+    refuses "a job where loopback is down" "loopback is down here" unshare -rn env MESH_OPEN_TIMEOUT=5 $mesh run -n 2 -- $build/hello
 refuses "output of a rank that there is not" "--only takes a rank from 0 to RANKS - 1, not \"5\"" $mesh run -n 2 --only 5 -- true
 refuses "input of a rank that there is not" "--stdin takes a rank from 0 to RANKS - 1, not \"7\"" $mesh run -n 2 --stdin 7 -- true
 step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"
@@ -235,6 +238,21 @@ step "bench, tuned" bash -c "$mesh bench -n 2 --tune $out/tuned.txt --max 64 && 
 refuses "a wrong tuning table" "no algorithm" env MESH_TUNING=<(echo "all_reduce ranks<=* bytes<=* bruck") $build/hello
 
 step "doctor" $mesh doctor
+# with FORKS processes that can be started
+cat >"$out/forks.c" <<'END'
+#define fork some_forks
+#include "tools/mesh.c"
+#undef fork
+pid_t fork(void);
+pid_t some_forks(void) {
+    static int n;
+    if (n++ < atoi(getenv("FORKS"))) return fork();
+    errno = EAGAIN;
+    return -1;
+}
+END
+step "doctor where no process can be started" bash -c "cc -std=c99 -I. $out/forks.c -o $out/forks -lpthread && { FORKS=0 $out/forks doctor >$out/forks.0; [ \$? = 1 ]; } && grep -q 'none can be started: Resource' $out/forks.0 &&
+    ! grep -q loopback $out/forks.0 && { FORKS=1 $out/forks doctor >$out/forks.1; [ \$? = 1 ]; } && grep -q hostname $out/forks.1"
 refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_RANK), each of which would start 2 more" env PMI_RANK=1 PMI_SIZE=3 $mesh run -n 2 -- true
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2

@@ -55,6 +55,19 @@ static void doctor_line(const char *command, char *out, size_t cap) {
     if (p) pclose(p);
 }
 
+/* Can another process be started? Most of what follows needs one, and would blame something else. */
+static int doctor_processes(doctor *d) {
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    if (pid < 0) {
+        doctor_say(d, DOCTOR_ERROR, "processes", "raise ulimit -u, or what the container allows (pids.max)",
+                   "none can be started: %s; nothing else is looked at", strerror(errno));
+        return 0;
+    }
+    waitpid(pid, NULL, 0);
+    return 1;
+}
+
 static void doctor_compiler(doctor *d) {
     char text[256];
     doctor_line("(${CC:-cc} --version || true) 2>/dev/null | head -1", text, sizeof text);
@@ -109,10 +122,26 @@ static void doctor_shm(doctor *d) {
     if (fd >= 0) close(fd), unlink(path);
 }
 
+enum { DOCTOR_BYTES = 256 << 20, DOCTOR_PIECE = 256 << 10, DOCTOR_TRIPS = 2000 };
+
+/* The other end: echo, then swallow. Returns the exit status. */
+static int doctor_echo(int fd, char piece[DOCTOR_PIECE]) {
+    size_t left;
+    int i;
+    char c;
+    for (i = 0; i < DOCTOR_TRIPS; i++)
+        if (read(fd, &c, 1) != 1 || write(fd, &c, 1) != 1) return 1;
+    for (left = DOCTOR_BYTES; left;) {
+        ssize_t n = read(fd, piece, DOCTOR_PIECE);
+        if (n <= 0) return 1;
+        left -= (size_t)n;
+    }
+    return write(fd, &c, 1) != 1;
+}
+
 /* GB/s and the round trip of one byte in us over loopback or a Unix-domain socket, between two processes. 0: it does not work. */
 static int doctor_speed(int unix_domain, double *gbs, double *us) {
-    enum { BYTES = 256 << 20, PIECE_BYTES = 256 << 10, TRIPS = 2000 };
-    static char piece[PIECE_BYTES];
+    static char piece[DOCTOR_PIECE];
     int fd[2], i, ok = 1, port, one = 1;
     size_t left;
     int64_t start;
@@ -139,30 +168,28 @@ static int doctor_speed(int unix_domain, double *gbs, double *us) {
         close(listener);
     }
     pid = fork();
-    if (pid == 0) { /* echo, then swallow */
+    if (pid == 0) {
         close(fd[0]);
-        for (i = 0; i < TRIPS; i++)
-            if (read(fd[1], &c, 1) != 1 || write(fd[1], &c, 1) != 1) _exit(1);
-        for (left = BYTES; left;) {
-            ssize_t n = read(fd[1], piece, sizeof piece);
-            if (n <= 0) _exit(1);
-            left -= (size_t)n;
-        }
-        if (write(fd[1], &c, 1) != 1) _exit(1);
-        _exit(0);
+        _exit(doctor_echo(fd[1], piece));
     }
+    i = errno;
     close(fd[1]);
+    if (pid < 0) {
+        close(fd[0]);
+        errno = i;
+        return 0;
+    }
     start = mesh_socket__clock();
-    for (i = 0; i < TRIPS && ok; i++) ok = write(fd[0], &c, 1) == 1 && read(fd[0], &c, 1) == 1;
-    *us = (double)(mesh_socket__clock() - start) / 1e3 / TRIPS;
+    for (i = 0; i < DOCTOR_TRIPS && ok; i++) ok = send(fd[0], &c, 1, MSG_NOSIGNAL) == 1 && read(fd[0], &c, 1) == 1;
+    *us = (double)(mesh_socket__clock() - start) / 1e3 / DOCTOR_TRIPS;
     start = mesh_socket__clock();
-    for (left = BYTES; left && ok;) {
+    for (left = DOCTOR_BYTES; left && ok;) {
         ssize_t n = send(fd[0], piece, left < sizeof piece ? left : sizeof piece, MSG_NOSIGNAL);
         ok = n > 0;
         left -= n > 0 ? (size_t)n : 0;
     }
     ok = ok && read(fd[0], &c, 1) == 1;
-    *gbs = (double)BYTES / (double)(mesh_socket__clock() - start);
+    *gbs = (double)DOCTOR_BYTES / (double)(mesh_socket__clock() - start);
     close(fd[0]);
     if (pid > 0) waitpid(pid, NULL, 0);
     return ok;
@@ -428,13 +455,15 @@ static int command_doctor(const char *self, int argc, char **argv) {
         if (strcmp(argv[i], "--json")) return wrong("doctor", "unknown option", argv[i]);
         d.json = 1;
     }
-    doctor_compiler(&d);
-    doctor_limits(&d);
-    doctor_shm(&d);
-    doctor_network(&d);
-    doctor_environment(&d);
-    doctor_optional(&d);
-    doctor_mpi(&d);
+    if (doctor_processes(&d)) {
+        doctor_compiler(&d);
+        doctor_limits(&d);
+        doctor_shm(&d);
+        doctor_network(&d);
+        doctor_environment(&d);
+        doctor_optional(&d);
+        doctor_mpi(&d);
+    }
     if (d.json) puts("]");
     return d.worst == DOCTOR_ERROR;
 }

@@ -52,6 +52,8 @@ static struct {
     int64_t stopped; /* ms by Ctrl-Z, which are no time of the job's; since look_after took them in */
 } everyone;          /* whom signals are passed on to, wherever this process waits */
 static void on_signal(int sig) { caught = sig; }
+/* Of a file beyond ulimit -f, such as a log: the write says so. A program that is started does not inherit it, as it would SIG_IGN. */
+static void on_full(int sig) { (void)sig; }
 /* What this process catches for its ranks: what ends the job, and what does not. */
 static const int signals_caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
 enum { SIGNALS_END = 4, SIGNALS_CAUGHT = 7 };
@@ -512,6 +514,8 @@ static void catch_signals(void) {
             sigaction(signals_caught[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
+    action.sa_handler = on_full;
+    if (!sigaction(SIGXFSZ, NULL, &was) && was.sa_handler != SIG_IGN) sigaction(SIGXFSZ, &action, NULL);
     signal(SIGCHLD, SIG_DFL); /* who starts this may ignore it: then nobody would hear how the ranks end */
     caught_set(&heard);       /* or block signals, which a rank would inherit too */
     sigprocmask(SIG_UNBLOCK, &heard, NULL);

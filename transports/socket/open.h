@@ -476,15 +476,19 @@ typedef struct mesh_socket__way {
 
 /* One more attempt, at the next address. */
 MESH__RARE void mesh_socket__approach(mesh_socket__impl *s, mesh_socket__way *way) {
-    int k = way->attempts % s->naddresses;
+    int k = way->attempts % s->naddresses, why;
     mesh_socket__conn *c;
     if (way->attempts++) mesh_socket__nap(&way->pause, 100000000);
     s->master = s->address[k];
     s->master_len = s->address_len[k];
     way->since = mesh_socket__clock();
     c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
-    if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
-    if (!c && errno == ENOMEM) s->starved = 1;
+    why = errno;
+    if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(why));
+    if (!c && why == ENOMEM) s->starved = 1;
+    if (!c && why == ENETUNREACH && s->naddresses == 1 && /* a network may come yet, but not this one */
+        mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
+        mesh__copy_text(s->refusal, sizeof s->refusal, "loopback is down here; bring it up: ip link set lo up");
 }
 
 /* An address where nobody answers does not keep this rank from the next one. Each that is given up gives the others longer: rank 0 may be waited for
