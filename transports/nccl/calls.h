@@ -184,8 +184,11 @@ MESH__PRIVATE size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, 
     return counts && offsets ? offsets[i] : before;
 }
 
+/* In a buffer that is NULL where it has no element. */
+MESH__PRIVATE void *mesh_nccl__place(const void *buffer, size_t nbytes) { return (void *)((uintptr_t)buffer + nbytes); }
+
 /* Blocks between every pair, or between the root and all. Counts NULL: `count` each. */
-MESH__PRIVATE ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char *send, char *recv) {
+MESH__PRIVATE ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const void *send, void *recv) {
     const mesh_call *call = a->call;
     int n = a->c->size, me = a->c->index, i, root = call->root, kind = call->kind;
     int gathers = kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V,
@@ -209,13 +212,13 @@ MESH__PRIVATE ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char
         }
         if (i == me) {
             if (to_i && from_i)
-                mesh_nccl__put(
-                    a->s, "a copy",
-                    mesh_nccl__move(a->s, a->c, recv + ro * a->elem, NULL, send + so * a->elem, NULL, sc * a->elem));
+                mesh_nccl__put(a->s, "a copy",
+                               mesh_nccl__move(a->s, a->c, mesh_nccl__place(recv, ro * a->elem), NULL,
+                                               mesh_nccl__place(send, so * a->elem), NULL, sc * a->elem));
             continue;
         }
-        if (to_i) r = mesh_nccl__send(a, send + so * a->elem, sc, i);
-        if (from_i && r == ncclSuccess) r = mesh_nccl__recv(a, recv + ro * a->elem, rc, i);
+        if (to_i) r = mesh_nccl__send(a, mesh_nccl__place(send, so * a->elem), sc, i);
+        if (from_i && r == ncclSuccess) r = mesh_nccl__recv(a, mesh_nccl__place(recv, ro * a->elem), rc, i);
     }
     return r;
 }
@@ -272,33 +275,34 @@ MESH__PRIVATE ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
         return numbers ? api->ncclAllGather(send, recv, numbers, ncclUint8, comm, on) : r;
     case MESH_CALL_ALL_GATHER_V:
         for (i = 0; i < n && r == ncclSuccess; i++) {
-            char *to = (char *)recv + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem;
+            void *to =
+                mesh_nccl__place(recv, mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem);
             if (call->recv_counts[i])
                 r = api->ncclBroadcast(i == me ? send : to, to, call->recv_counts[i] * a->elem, ncclUint8, i, comm, on);
         }
         return r;
     case MESH_CALL_REDUCE_SCATTER_V:
         for (i = 0; i < n && r == ncclSuccess; i++) {
-            const char *from =
-                (const char *)send + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem;
+            void *from =
+                mesh_nccl__place(send, mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem);
             if (call->recv_counts[i])
-                r = api->ncclReduce(from, i == me ? recv : (void *)(uintptr_t)from, call->recv_counts[i] * a->numbers,
-                                    a->type, a->op, i, comm, on);
+                r = api->ncclReduce(from, i == me ? recv : from, call->recv_counts[i] * a->numbers, a->type, a->op, i,
+                                    comm, on);
         }
         return r;
     case MESH_CALL_ALL_TO_ALL:
         if (a->native) return numbers ? api->ncclAlltoAll(send, recv, numbers, ncclUint8, comm, on) : r;
-        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
+        return mesh_nccl__blocks(a, send, recv);
     case MESH_CALL_GATHER:
         if (a->native) return numbers ? api->ncclGather(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
+        return mesh_nccl__blocks(a, send, recv);
     case MESH_CALL_SCATTER:
         if (a->native) return numbers ? api->ncclScatter(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
+        return mesh_nccl__blocks(a, send, recv);
     case MESH_CALL_ALL_TO_ALL_V:
     case MESH_CALL_GATHER_V:
     case MESH_CALL_SCATTER_V:
-        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
+        return mesh_nccl__blocks(a, send, recv);
     default:
         return mesh_nccl__meeting(a);
     }
