@@ -444,7 +444,8 @@ static void tensors_nothing_rank(mesh_transport *t, void *ctx) {
 }
 static void test_tensors_nothing(void) { run_world(SIM, 2, tensors_nothing_rank, NULL); }
 
-/* A scalar of another dtype at the end of several steps: what reaches it is made in its copy, whose room alone counts; a plan within the cap is. */
+/* A scalar's several steps: a rank that is not in a layout on the way holds nothing of it; where it ends in another dtype, what reaches it is made in
+   the copy, whose room alone counts. A plan within the cap serves, in no more than it says. */
 static void tensors_scalar_rank(mesh_transport *t, void *ctx) {
     enum { PLANS = 16, CAP = 128 };
     mesh_plan *all = (mesh_plan *)malloc(PLANS * sizeof *all); /* a rank's own: they are threads */
@@ -457,7 +458,7 @@ static void tensors_scalar_rank(mesh_transport *t, void *ctx) {
     mesh_error err;
     mesh_request r;
     mesh whole, from, to;
-    int shape[] = {5}, n, k, passes = 0;
+    int shape[] = {5}, wide;
     uint16_t value = mesh__f16_of_f32(3);
     (void)ctx;
     CHECK_OK(mesh_topology_parse(&free_steps, "*:0ns:1000GB/s", &err), err);
@@ -469,17 +470,24 @@ static void tensors_scalar_rank(mesh_transport *t, void *ctx) {
     half.origin = 5;
     CHECK_OK(mesh_make(&to, &half, &err), err);
     CHECK_OK(mesh_tensor_make(&src, &from, "dim0:R", MESH_F16, 0, NULL, &err), err);
-    CHECK_OK(mesh_tensor_make(&dst, &to, "dim0:P(min)", MESH_F64, 0, NULL, &err), err);
-    mesh__tensor_desc(&c, &src, &dst, &d);
-    n = mesh_plan_candidates(all, PLANS, &d, &err);
-    for (k = 0; k < n && !c.failed; k++) {
-        double got = 0;
-        src.data = t->rank < 5 ? &value : NULL, dst.data = t->rank < 5 ? NULL : &got;
-        passes += all[k].nsteps > 1;
-        CHECK_OK(mesh_redistribute_planned_start(&c, &all[k], &src, &dst, 1, &r), c.error);
-        CHECK(mesh_wait(r) == MESH_OK && (t->rank < 5 || got == 3));
+    for (wide = 0; wide < 2; wide++) {
+        int n, k, passes = 0;
+        CHECK_OK(mesh_tensor_make(&dst, &to, "dim0:P(min)", wide ? MESH_F64 : MESH_F16, 0, NULL, &err), err);
+        mesh__tensor_desc(&c, &src, &dst, &d);
+        n = mesh_plan_candidates(all, PLANS, &d, &err);
+        for (k = 0; k < n && !c.failed; k++) {
+            double got = 0;
+            uint16_t narrow = 0;
+            int64_t scratch = -1;
+            src.data = t->rank < 5 ? &value : NULL, dst.data = t->rank < 5 ? NULL : wide ? (void *)&got : &narrow;
+            passes += all[k].nsteps > 1;
+            CHECK_OK(mesh__redistribute_start(&c, &all[k], &src, &dst, 1, -1, &scratch, NULL, &err), err);
+            CHECK(scratch >= 0 && scratch <= all[k].scratch);
+            CHECK_OK(mesh_redistribute_planned_start(&c, &all[k], &src, &dst, 1, &r), c.error);
+            CHECK(mesh_wait(r) == MESH_OK && (t->rank < 5 || (wide ? got == 3 : narrow == value)));
+        }
+        CHECK(passes > 0);
     }
-    CHECK(passes > 0);
     free(all);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }

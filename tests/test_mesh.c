@@ -41,6 +41,7 @@
 #include "t_faults.h"
 #include "t_lost.h"
 #include "t_redistribute.h"
+#include "t_kept_plans.h"
 #include "t_capped.h"
 #include "t_tensors.h"
 #include "t_parallel.h"
@@ -101,6 +102,7 @@ int main(int argc, char **argv) {
         TOPIC(fault_tests),
         TOPIC(lost_tests),
         TOPIC(redistribute_tests),
+        TOPIC(kept_plans_tests),
         TOPIC(capped_tests),
         TOPIC(tensor_tests),
         TOPIC(parallel_tests),
