@@ -61,7 +61,7 @@ $(B)/bench_peers: bench/bench_peers.c $(wildcard bench/peers*.h) bench/layouts.h
 $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
-TRAIN = $(COMPILE) $(if $(filter release,$(config)),-O3 -march=native)
+TRAIN = $(COMPILE) $(if $(filter -O2,$(FLAGS)),-O3 -march=native)
 $(B)/train_gpt: examples/train_gpt.c examples/ranks.h $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
 	$(TRAIN) $(abspath $<) -o $@ -lm -lpthread
 
@@ -146,7 +146,7 @@ $(B)/bench_gpu: bench/bench_gpu.c $(HEADERS) | $(B)
 	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
 
 check:
-	bash .ci/run
+	bash .ci/run --all
 
 # Figures, beside what MPI and Gloo do where they are installed. bench-peers takes three to five hours, in pieces if need be:
 # BENCH="--ops all_reduce --ranks 2" is one, and what it measures takes its place in bench/peers.csv.

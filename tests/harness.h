@@ -203,9 +203,10 @@ typedef struct test_options {
     int list, default_limit_s, jobs;
     const char *const *filters, *but[64];
     int nfilters, nbut;
+    int part, parts, nasked; /* of the tests asked for, those whose number mod `parts` is `part` */
 } test_options;
 
-static int test_selected(const test_options *o, const char *name) {
+static int test_named(const test_options *o, const char *name) {
     int i;
     for (i = 0; i < o->nbut; i++)
         if (strstr(name, o->but[i])) return 0;
@@ -213,6 +214,8 @@ static int test_selected(const test_options *o, const char *name) {
         if (strstr(name, o->filters[i])) return 1;
     return o->nfilters == 0;
 }
+
+static int test_selected(test_options *o, const char *name) { return test_named(o, name) && o->nasked++ % o->parts == o->part; }
 
 /* A test under way: a process that leads a group, so that a time-out ends the ranks it forked too. Its output goes to a file. */
 typedef struct test_running {
@@ -326,7 +329,7 @@ static void test_drain(int most) {
     }
 }
 
-static void test_run_topic(const test_topic *topic, const test_options *o) {
+static void test_run_topic(const test_topic *topic, test_options *o) {
     int jobs = topic->alone ? 1 : o->jobs, i;
     size_t k;
     if (topic->alone) test_drain(0);
@@ -351,14 +354,15 @@ static int test_cores(void) {
 #endif
 }
 
-/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [--but part] [part of a name ...]: runs the tests whose name holds one of the
-   parts and none of those after --but, N at a time. */
+/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [--part K/N] [--but part] [part of a name ...]: runs the tests whose name holds
+   one of the parts and none of those after --but, N at a time; with --part K/N (0/3) every Nth of them, from the Kth. */
 static int test_main(int argc, char **argv, const char *program, const test_topic *topics, size_t ntopics) {
     test_options o;
     int i;
     size_t topic;
     memset(&o, 0, sizeof o);
     o.default_limit_s = 300;
+    o.parts = 1;
     o.jobs = test_side_by_side ? test_side_by_side : 2 * test_cores(); /* many tests wait for most of their time */
     for (i = 1; i < argc; i++) {
         if (argv[i][0] != '-') {
@@ -371,6 +375,9 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
             test_long = 1;
         } else if (!strcmp(argv[i], "--but") && i + 1 < argc && o.nbut < (int)(sizeof o.but / sizeof *o.but)) {
             o.but[o.nbut++] = argv[++i];
+        } else if (!strcmp(argv[i], "--part") && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &o.part, &o.parts) == 2 && o.part >= 0 &&
+                   o.part < o.parts) {
+            i++;
         } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
             test_seed = strtoull(argv[++i], NULL, 10);
         } else if (!strcmp(argv[i], "--limit") && i + 1 < argc) {
@@ -381,7 +388,7 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
         } else {
             fprintf(
                 stderr,
-                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [--stop] [--but PART] [part of a test's name ...]\n",
+                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [--stop] [--part 0..N-1/N] [--but PART] [part of a test's name ...]\n",
                 program, TEST_JOBS);
             return 2;
         }
