@@ -19,6 +19,11 @@ else
 $(error config=$(config): it is release, debug, sanitize, thread or coverage)
 endif
 
+# One goal and no -j: as many compilers at once as there are cores.
+ifeq ($(MAKELEVEL)$(word 2,$(MAKECMDGOALS)),0)
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+endif
+
 B = build$(if $(filter-out release,$(config)),-$(config))
 HEADERS = $(wildcard *.h mesh/*.h transports/*.h transports/*/*.h)
 GPU_EXAMPLES = gpu_hello gpu_redistribute
