@@ -57,7 +57,7 @@ $(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/ker
 $(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wildcard tests/*.h tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE_TEST) -Wno-unused-function -I$(FAKE)/include $< -o $@ -L$(B)/fake -l:libcudart.so.13 '-Wl,-rpath,$$ORIGIN/fake' -ldl -lpthread
 
-$(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
+$(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c examples/ends.h $(HEADERS) | $(B)
 	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
 
 $(B)/bench_peers: bench/bench_peers.c $(wildcard bench/peers*.h) bench/layouts.h bench/contender.h | $(B)
@@ -67,7 +67,7 @@ $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 TRAIN = $(COMPILE) $(if $(filter -O2,$(FLAGS)),-O3 -march=native)
-$(B)/train_gpt: examples/train_gpt.c examples/ranks.h $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
+$(B)/train_gpt: examples/train_gpt.c examples/ends.h examples/ranks.h $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
 	$(TRAIN) $(abspath $<) -o $@ -lm -lpthread
 
 # The same with --device cuda, where CUDA's toolkit is.
@@ -78,14 +78,14 @@ $(B)/train_gpt_cuda: examples/train_gpt.c $(B)/train_gpt_cu.o $(HEADERS) | $(B)
 $(B)/train_gpt_cu.o: examples/train_gpt.cu examples/train_gpt_cuda.h | $(B)
 	$(NVCC) -O2 -arch=$(NVCC_ARCH) -c $< -o $@
 
-$(B)/fft: examples/fft.c examples/ranks.h $(HEADERS) | $(B)
+$(B)/fft: examples/fft.c examples/ends.h examples/ranks.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@ -lm
 
 # A save writes on a thread.
-$(B)/checkpoint: examples/checkpoint.c $(HEADERS) | $(B)
+$(B)/checkpoint: examples/checkpoint.c examples/ends.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@ -lpthread
 
-$(B)/%: examples/%.c examples/ranks.h $(HEADERS) | $(B)
+$(B)/%: examples/%.c examples/ends.h examples/ranks.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B):

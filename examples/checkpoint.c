@@ -6,6 +6,7 @@
 #include "../mesh_checkpoint.h"
 #include "../mesh_parallel.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -85,5 +86,5 @@ int main(int argc, char **argv) {
     }
     for (i = 0; i < TENSORS; i++) free(state[i].tensor.data);
     mesh_comm_close(&comm);
-    return mesh_socket_close(&net) != MESH_OK;
+    return finish("checkpoint", mesh_socket_close(&net) != MESH_OK);
 }

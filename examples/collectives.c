@@ -3,6 +3,7 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 
 static mesh_comm comm;
 
@@ -21,7 +22,7 @@ static void show(const char *what, const float *v, int n) {
     printf("\n");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_error err;
     mesh_socket net;
     mesh m;
@@ -30,6 +31,7 @@ int main(void) {
     float a[64], b[64];
     int i, rank, size, dp, tp;
 
+    if (any_argument(argc, argv, "mesh run -n 4 -- build/collectives")) return 2;
     desc.groups = "tp,dp"; /* a group of several axes is named when the comm opens; its ranks count in this order */
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1,tp=2", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, &desc, &err)) {
@@ -86,5 +88,5 @@ int main(void) {
     must(mesh_barrier(&comm, NULL));
     if (rank == 0) printf("%d ranks as dp=%d, tp=%d\n", size, dp, tp);
     mesh_comm_close(&comm);
-    return mesh_socket_close(&net);
+    return finish("collectives", mesh_socket_close(&net));
 }

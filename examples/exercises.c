@@ -3,6 +3,7 @@
    The chapter: "The Device Mesh Abstraction", https://ttsugriy.github.io/distributed-training-book/composition/23-device-mesh */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
+#include "ends.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,12 +187,13 @@ static void convert(void) {
     printf("   what a rank will not keep need not come: 7/64 of the tensor instead of 7/8\n");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (any_argument(argc, argv, "build/exercises")) return 2;
     construct();
     count_groups();
     submesh();
     specify();
     place();
     convert();
-    return 0;
+    return finish("exercises", 0);
 }

@@ -7,6 +7,7 @@
    frequencies; the way back gives the input. Errors are relative to the largest value; 1e-12 is allowed. */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
+#include "ends.h"
 #include "ranks.h"
 #include <complex.h>
 #include <math.h>
@@ -264,5 +265,5 @@ int main(int argc, char **argv) {
     for (i = 0; i < 3; i++) free(p[i].tensor.data);
     mesh_comm_close(&comm);
     ranks_close(&net);
-    return bad;
+    return finish("fft", bad);
 }

@@ -7,6 +7,7 @@
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
 #include "../transports/mesh_nccl.h"
+#include "ends.h"
 #include <stdio.h>
 
 int main(int argc, char **argv) {
@@ -33,7 +34,8 @@ int main(int argc, char **argv) {
 
     sum = (float *)malloc(COUNT * sizeof *sum);
     for (i = 0; i < COUNT; i++) sum[i] = (float)(t->rank + 1);
-    if (mesh_alloc(comm.transport, COUNT * sizeof *sum, &memory, &comm.error) || mesh_copy(&comm, memory, sum, COUNT * sizeof *sum) ||
+    if (mesh_alloc(comm.transport, COUNT * sizeof *sum, &memory, &comm.error) ||
+        mesh_copy(&comm, memory, sum, COUNT * sizeof *sum) ||
         mesh_all_reduce(&comm, "dp", memory, memory, COUNT, MESH_F32, MESH_SUM) ||
         mesh_copy(&comm, sum, memory, COUNT * sizeof *sum))
         return fprintf(stderr, "%s\n", comm.error.text), 1;
@@ -50,5 +52,5 @@ int main(int argc, char **argv) {
     mesh_comm_close(&comm);
     if (t == &gpu.base) mesh_nccl_close(&gpu);
     mesh_socket_close(&net);
-    return mine == (float)(m.size * (m.size + 1) / 2) ? 0 : 1;
+    return finish("gpu_hello", mine != (float)(m.size * (m.size + 1) / 2));
 }

@@ -6,6 +6,7 @@
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
 #include "../transports/mesh_nccl.h"
+#include "ends.h"
 #include <stdio.h>
 
 enum { ROWS = 1001, COLUMNS = 516 }; /* sizes need not divide */
@@ -96,10 +97,10 @@ int main(int argc, char **argv) {
                gpu.nccl_version / 100 % 100, gpu.nccl_version % 100, bad);
     else
         printf("rank %d, over sockets, on the host: %d elements wrong\n", t->rank, bad);
-    mesh_free(comm.transport, fsdp.data, &comm.error), mesh_free(comm.transport, tp.data, &comm.error), mesh_free(comm.transport, partial.data, &comm.error),
-        mesh_free(comm.transport, owned.data, &comm.error);
+    mesh_free(comm.transport, fsdp.data, &comm.error), mesh_free(comm.transport, tp.data, &comm.error),
+        mesh_free(comm.transport, partial.data, &comm.error), mesh_free(comm.transport, owned.data, &comm.error);
     mesh_comm_close(&comm);
     if (t == &gpu.base) mesh_nccl_close(&gpu);
     mesh_socket_close(&net);
-    return bad != 0;
+    return finish("gpu_redistribute", bad != 0);
 }

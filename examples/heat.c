@@ -10,6 +10,7 @@
    without mesh_progress in between. */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
+#include "ends.h"
 #include "ranks.h"
 #include <limits.h>
 #include <stdio.h>
@@ -291,5 +292,5 @@ int main(int argc, char **argv) {
     }
     mesh_comm_close(&comm);
     ranks_close(&net);
-    return bad != 0;
+    return finish("heat", bad != 0);
 }

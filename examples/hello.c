@@ -3,9 +3,10 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 #include <stdio.h>
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_error err;
     mesh_socket net;
     mesh m;
@@ -13,6 +14,7 @@ int main(void) {
     char line[128];
     int sum, i;
     size_t at;
+    if (any_argument(argc, argv, "mesh run -n 4 -- build/hello")) return 2;
     if (mesh_socket_open(&net, NULL, &err) ||
         mesh_parse(&m, net.base.size % 2 ? "dp=-1" : "dp=-1,tp=2", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
@@ -26,5 +28,5 @@ int main(void) {
     printf("%s; next along dp: rank %d; the ranks of my dp group sum to %d\n", line,
            mesh_neighbor(&m, "dp", net.base.rank, 1, 1), sum);
     mesh_comm_close(&comm);
-    return mesh_socket_close(&net);
+    return finish("hello", mesh_socket_close(&net));
 }

@@ -4,6 +4,7 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 #include <stdio.h>
 
 enum { ROWS = 1000, COLUMNS = 601 }; /* sizes need not divide */
@@ -44,7 +45,7 @@ static int wrong(const mesh_tensor *t, const mesh_box *box, float times) {
     return n;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_socket net;
     mesh m;
     mesh_plan plan;
@@ -52,6 +53,7 @@ int main(void) {
     mesh_tensor rows, columns, partial, whole;
     char text[2048];
     int bad;
+    if (any_argument(argc, argv, "mesh run -n 4 -- build/redistribute")) return 2;
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);
@@ -80,5 +82,5 @@ int main(void) {
     free(rows.data), free(columns.data), free(partial.data), free(whole.data);
     mesh_comm_close(&comm);
     mesh_socket_close(&net);
-    return bad != 0;
+    return finish("redistribute", bad != 0);
 }

@@ -4,6 +4,7 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 #include <stdio.h>
 
 enum { TENSORS = 40, UPDATES = 3 };
@@ -36,7 +37,7 @@ static int visit(const mesh_tensor *t, int rank, int tensor, int update, int che
     return bad;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_socket net;
     mesh world, trainer, server;
     mesh_desc desc = MESH_ZERO;
@@ -46,6 +47,7 @@ int main(void) {
     mesh_request refit = MESH_ZERO;
     void *trained, *served;
     int rank, size, servers, shape, i, update, bad = 0;
+    if (any_argument(argc, argv, "mesh run -n 6 -- build/refit")) return 2;
     if (mesh_socket_open(&net, NULL, &err)) return give_up(err.text);
     rank = net.base.rank;
     size = net.base.size;
@@ -70,7 +72,8 @@ int main(void) {
             mesh_tensor_make(&serve[i], &server, there, MESH_F32, 2, sizes, &err))
             return give_up(err.text);
     }
-    trained = calloc(1, (size_t)mesh_tensors_lay(train, TENSORS, rank, NULL, 0) + 1); /* all of a rank's parts in one buffer */
+    /* All of a rank's parts in one buffer. */
+    trained = calloc(1, (size_t)mesh_tensors_lay(train, TENSORS, rank, NULL, 0) + 1);
     served = calloc(1, (size_t)mesh_tensors_lay(serve, TENSORS, rank, NULL, 0) + 1);
     if (!trained || !served) return give_up("out of memory");
     mesh_tensors_lay(train, TENSORS, rank, trained, 0);
@@ -90,5 +93,5 @@ int main(void) {
     mesh_comm_close(&comm);
     mesh_socket_close(&net);
     free(trained), free(served);
-    return bad != 0;
+    return finish("refit", bad != 0);
 }

@@ -4,6 +4,7 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "ends.h"
 #include <stdio.h>
 
 enum { LAYERS = 6, EXPERTS = 8, INNER = 48, OUTER = 32 };
@@ -46,7 +47,7 @@ static int visit(const mesh_tensor *t, int rank, int layer, float times, int che
     return bad;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_socket net;
     mesh dense, expert;
     mesh_comm comm;
@@ -55,6 +56,7 @@ int main(void) {
     int world, rank, ep, layer, step, bad = 0, replicas;
     char text[64];
     uint64_t sent, received;
+    if (any_argument(argc, argv, "mesh run -n 8 -- build/reshard_expert")) return 2;
     if (mesh_socket_open(&net, NULL, &err)) return give_up(err.text);
     world = mesh_world(&net.base);
     rank = net.base.rank;
@@ -93,5 +95,5 @@ int main(void) {
     mesh_socket_close(&net);
     for (layer = 0; layer < LAYERS; layer++)
         free(stored[layer].data), free(used[layer].data), free(grad[layer].data), free(back[layer].data);
-    return bad != 0;
+    return finish("reshard_expert", bad != 0);
 }

@@ -21,6 +21,7 @@
 #include "../mesh_parallel.h"
 #include "../mesh_checkpoint.h"
 #include "../transports/mesh_sim.h"
+#include "ends.h"
 #include "ranks.h"
 #ifdef TRAIN_GPT_CUDA
 #include "../transports/mesh_nccl.h"
@@ -1285,7 +1286,7 @@ int main(int argc, char **argv) {
         s.o = &o;
         desc.ranks = o.simulate, desc.seed = (uint64_t)o.seed;
         if (mesh_sim_run(&desc, run_simulated, &s, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
-        return s.wrong;
+        return finish("train_gpt", s.wrong);
     }
     if (ranks_open(&net, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
     wrong = run_rank(&net.base, &o);
@@ -1293,5 +1294,5 @@ int main(int argc, char **argv) {
     mesh_nccl_close(&gpu);
 #endif
     ranks_close(&net);
-    return wrong;
+    return finish("train_gpt", wrong);
 }

@@ -264,6 +264,37 @@ MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list
 
 /* ---- either ---- */
 
+/* A number below 0, to six digits. */
+MESH__RARE void mesh__put_negative(mesh__text *t, double x) {
+    double size = -x;
+    int64_t digits;
+    int e = 0;
+    mesh__put_char(t, '-');
+    if (!mesh__is_finite(x)) {
+        mesh__put(t, "inf");
+        return;
+    }
+    for (; size >= 10; e++) size /= 10;
+    for (; size < 1; e--) size *= 10;
+    digits = (int64_t)(size * 1e5 + 0.5);
+    if (digits == 1000000) digits = 100000, e++;
+    mesh__put_decimal(t, digits, e > -5 && e < 6 ? 5 - e : 5);
+    if (e < -4 || e > 5) mesh__put(t, "e%d", e);
+}
+
+MESH__RARE mesh_status mesh__norm_refused(mesh_comm *c, const char *function, const char *what, double max) {
+    char why[64];
+    mesh__text t = mesh__text_on(why, sizeof why);
+    if (!what && max < 0) {
+        mesh__put(&t, "max is ");
+        mesh__put_negative(&t, max);
+        mesh__put(&t, "; give one above 0");
+    } else if (!what) {
+        what = max >= 0 ? "max is 0; give one above 0" : "max is no number; give one above 0";
+    }
+    return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: %s", function, what ? what : why);
+}
+
 /* What this rank has called: as a word, and as a number of 15 bits. */
 MESH__PRIVATE uint64_t mesh__norm_word(const double *max) {
     uint64_t bits = 0;
@@ -316,12 +347,11 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
     if (status != MESH_OK) return status;
     if (n < 0 || (n && !list) || (max ? !(*max > 0) : !norm))
-        return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: %s", function,
-                                 n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
-                                 : !max                ? "norm is NULL"
-                                 : *max < 0            ? "max is below 0; give one above 0"
-                                 : *max >= 0           ? "max is 0; give one above 0"
-                                                       : "max is no number; give one above 0");
+        return mesh__norm_refused(c, function,
+                                  n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
+                                  : !max                ? "norm is NULL"
+                                                        : NULL,
+                                  max ? *max : 0);
     rank = c->transport->rank;
     for (i = 0; i < n; i++) {
         mesh_error why;

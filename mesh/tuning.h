@@ -50,7 +50,8 @@ typedef struct mesh_tuning {
 
 /* Is there such an algorithm for this kind of call? Many-buffer forms use the single form's rows, v-forms none. */
 MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call);
-/* A tuning table from text (see mesh_tuning_row; '#' begins a comment), and back. ARGUMENT: names the line and what is wrong in it. */
+/* A tuning table from text (see mesh_tuning_row; '#' begins a comment), and back. ARGUMENT: names the line and what is wrong in it; t is as
+   it was. */
 MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_error *err);
 MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap);
 
@@ -245,10 +246,11 @@ MESH__RARE int mesh__limit(const char *word, const char *name, uint64_t most, ui
 MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_error *err) {
     const char *p = text ? text : "";
     int line = 1;
-    memset(t, 0, sizeof *t);
+    mesh_tuning r;
+    memset(&r, 0, sizeof r);
     for (; *p; line++) {
         char word[5][32];
-        mesh_tuning_row *row = &t->row[t->nrows];
+        mesh_tuning_row *row = &r.row[r.nrows];
         uint64_t ranks, bytes, segment = 0;
         int i, call = 0, algorithm = MESH_ALGORITHM_COUNT;
         for (i = 0; i < 5; i++) p = mesh__word(p, word[i], sizeof word[i]);
@@ -276,7 +278,7 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_tuning_parse: line %d: expected \"%s ranks<=N bytes<=N %s [segment=N]\"", line,
                               word[0], word[3]);
-        if (t->nrows == MESH_MAX_TUNING)
+        if (r.nrows == MESH_MAX_TUNING)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tuning_parse: line %d: more than %d rows", line,
                               (int)MESH_MAX_TUNING);
         row->call = (uint8_t)call;
@@ -284,8 +286,9 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
         row->ranks = ranks > UINT16_MAX ? UINT16_MAX : (uint16_t)ranks;
         row->bytes = bytes;
         row->segment = (uint32_t)segment;
-        t->nrows++;
+        r.nrows++;
     }
+    *t = r;
     return MESH_OK;
 }
 #endif /* MESH_TUNING_IMPLEMENTED */

@@ -154,9 +154,10 @@ MESH__RARE int mesh__views_find(const mesh_views *v, const char *axes, const mes
         const mesh *m = k < 5 ? views[k] : &v->loss;
         n = mesh__axes(m, axes, list, "", NULL);
         if (n < 1 || (k == 5 && (n > 1 || !mesh__same(m->axis[list[0]].name, "loss")))) continue;
+        for (i = 0; i < n && !v->has_etp; i++)
+            if (mesh__same(m->axis[list[i]].name, "etp")) return mesh__views_unknown(v, axes, function, err), -1;
         for (i = 0; i < n; i++) {
             *axis = m->axis[list[i]].name;
-            if (!v->has_etp && mesh__same(*axis, "etp")) return mesh__views_unknown(v, axes, function, err), -1;
             if (!mesh__views_enabled(v, *axis, m->axis[list[i]].size)) return 0;
         }
         *view = m;

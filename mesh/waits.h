@@ -325,8 +325,10 @@ MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll, const mesh_
         mesh__put(t, "; rank %d has closed its transport", roll->first_gone);
         return roll->first_gone;
     }
-    mesh__put(t, "; every rank has called it: a rank started operations of several groups in another order, an "
-                 "exchange has its send and receive in two operations, or a device hangs");
+    mesh__put(t,
+              "; every rank has called it: a rank called it only as the deadline came (a longer timeout_ns waits for "
+              "it), a rank started operations of several groups in another order, an exchange has its send and "
+              "receive in two operations, or a device hangs");
     return -1;
 }
 

@@ -101,7 +101,7 @@ static void test_tables_text(void) {
         {"all_reduce_many ranks<=8 bytes<=16 ring", "no algorithm"},
         {"barrier ranks<=8 bytes<=16 ring", "no algorithm"},
     };
-    mesh_tuning t;
+    mesh_tuning t, had;
     mesh_error err;
     char text[64 * 64] = "", line[64];
     size_t i;
@@ -125,8 +125,12 @@ static void test_tables_text(void) {
         snprintf(line, sizeof line, "all_reduce ranks<=%d bytes<=16 ring\n", (int)i + 2);
         strcat(text, line);
     }
+    had = t;
     CHECK_INT(mesh_tuning_parse(&t, text, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "more than 48 rows");
+    CHECK_INT(mesh_tuning_parse(&t, "scan ranks<=3 bytes<=4 chain\nscan ranks<=3 bytes<=4 ring", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "line 2: no algorithm \"ring\" for \"scan\"");
+    CHECK(!memcmp(&t, &had, sizeof t)); /* what is refused leaves the table there was */
 }
 
 /* ---- traces: ranks write them on clocks of their own, and they are merged on rank 0's ---- */

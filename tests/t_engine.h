@@ -868,6 +868,27 @@ static void test_left_behind(void) {
     for (member = 0; member < 2; member++) run_world(SIM, 3, left_behind_rank, &member);
 }
 
+/* Who calls it as the deadline comes, and is not heard any more, has started nothing in another order. */
+static void just_late_rank(mesh_transport *t, void *ctx) {
+    static float v[3][60000];
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 10 * SECOND)) return;
+    if (t->rank == 2) pause_rank(t, 10 * SECOND - SECOND / 2);
+    if (mesh_all_reduce(&c, NULL, v[t->rank], v[t->rank], 60000, MESH_F32, MESH_SUM) != MESH_OK)
+        CHECK_HAS(c.error.text, "; every rank has called it: a rank called it only as the deadline came (a longer timeout_ns waits for it), ");
+    CHECK(t->rank == 2 || c.failed);
+    mesh_comm_close(&c);
+}
+static void test_just_late(void) {
+    mesh_sim_fault fault = MESH_ZERO;
+    mesh_sim_desc d = MESH_ZERO;
+    mesh_error err;
+    fault.kind = MESH_SIM_DELAY, fault.rank = 2, fault.delay_ns = 5 * SECOND;
+    d.ranks = 3, d.fault = &fault, d.faults = 1;
+    CHECK_OK(mesh_sim_run(&d, just_late_rank, NULL, &err), err);
+}
+
 /* All of a group time out together: what is said of it grows with the group, not with its square. */
 static int all_late_said;
 static void all_late_rank(mesh_transport *t, void *ctx) {
@@ -1046,6 +1067,7 @@ static const test_case engine_tests[] = {
     {"engine/empty", test_empty, 0},
     {"engine/left_behind", test_left_behind, 0},
     {"engine/all_late", test_all_late, 0},
+    {"engine/just_late", test_just_late, 0},
     {"engine/sim_pairs", test_sim_pairs, 0},
     {"engine/says_waiting", test_says_waiting, 0},
     {"engine/timeout_variable", test_timeout_variable, 0},

@@ -471,6 +471,12 @@ static void test_views(void) {
     CHECK_HAS(err.text, "no axis \"etp\"");
     CHECK_INT(mesh_views_get_optional(&v, "", &m, &err), -1);
     CHECK_INT(mesh_views_get_optional(&v, NULL, &m, &err), -1);
+    d.ep = 1; /* nor beside one that is not enabled, whichever is named first */
+    CHECK_OK(mesh_views_make(&v, &d, &err), err);
+    CHECK_INT(mesh_views_get_optional(&v, "etp,ep", &m, &err), -1);
+    CHECK_INT(mesh_views_get_optional(&v, "ep,etp", &m, &err), -1);
+    CHECK_HAS(err.text, "no axis \"etp\"");
+    d.ep = 4;
     d.etp = 1;
     CHECK_OK(mesh_views_make(&v, &d, &err), err);
     CHECK_INT(mesh_views_get_optional(&v, "etp", &m, &err), 0);

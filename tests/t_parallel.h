@@ -290,13 +290,17 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
                                        "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0",
                                        "mesh_norm: tensor 1: the tensor: dtype 0 with elements of 8 bytes",
                                        "mesh_clip: rank 1 has not called what rank 0 has", ": rank 1 has not called what rank 0 has: one mesh_norm",
-                                       "mesh_clip: max is below 0; give one above 0", "mesh_clip: max is no number; give one above 0"};
+                                       "mesh_clip: max is -0.5; give one above 0", "mesh_clip: max is no number; give one above 0",
+                                       "mesh_clip: max is -123457; give one above 0", "mesh_clip: max is -1e6; give one above 0",
+                                       "mesh_clip: max is -0.0001; give one above 0", "mesh_clip: max is -4.94066e-324; give one above 0",
+                                       "mesh_clip: max is -1.79769e308; give one above 0", "mesh_clip: max is -inf; give one above 0"};
+    const double max[] = {-123456.7, -999999.99, -1e-4, -4.9406564584124654e-324, -1.7976931348623157e308, strtod("-inf", NULL)};
     static const int64_t nine[1] = {9};
     int what;
     (void)ctx;
     CHECK_INT(mesh_norm(NULL, NULL, 0, NULL), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_clip(NULL, NULL, 0, 1, NULL), MESH_ERR_ARGUMENT);
-    for (what = 0; what < 11; what++) {
+    for (what = 0; what < 17; what++) {
         mesh_tensor list[2];
         mesh_comm c;
         mesh_error err;
@@ -314,7 +318,7 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
         if (t->rank == 1 && what == 6) list[1].elem_bytes = 8;
         if (what == 3 || what == 7 || what > 8)
             status = mesh_clip(&c, list, 2,
-                               t->rank != 1 ? 1 : what == 3 ? 0 : what == 7 ? 1.0000000000000002 : what == 9 ? -0.5 : strtod("nan", NULL),
+                               t->rank != 1 ? 1 : what == 3 ? 0 : what == 7 ? 1.0000000000000002 : what == 9 ? -0.5 : what == 10 ? strtod("nan", NULL) : max[what - 11],
                                &norm);
         else if (what == 8 && t->rank == 1)
             status = mesh_clip(&c, list, 2, 1, &norm);

@@ -44,7 +44,7 @@ for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; d
 # a rank that is stopped between mesh_arm and mesh_now: what is due has passed; -1 is for what never is
 printf '#include <poll.h>\n#include <stdlib.h>\nstatic int seen(struct pollfd *f, nfds_t n, int ms) { return ms < -1 ? abort(), -1 : poll(f, n, ms); }\n' >$out/late.c
 sed 's|"\.\./|"|; s|mesh_now(&net.base)|(wake < INT64_MAX ? wake + 9000000 : 0)|; s|if (poll(|if (seen(|' examples/poll_loop.c >>$out/late.c
-step "poll_loop, late" bash -c "cc -I. $out/late.c -o $out/late && $mesh run -n 2 -- $out/late"
+step "poll_loop, late" bash -c "cc -I. -Iexamples $out/late.c -o $out/late && $mesh run -n 2 -- $out/late"
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
@@ -294,6 +294,13 @@ refuses "a stdout that is closed" "Bad file descriptor" bash -c "$mesh draw dp=2
 [ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do
     refuses "no room for what is printed: $what" "No space left" bash -c "$mesh $what 2>&1 >/dev/full"
 done
+for what in hello poll_loop redistribute reshard_expert refit heat fft exercises gpu_hello gpu_redistribute "checkpoint $out/full-save" "train_gpt --steps 1 --sample 0" "train_gpt --simulate 2 --steps 1 --sample 0"; do
+    [ -e /dev/full ] && refuses "no room for what an example prints: $what" "cannot write to stdout" bash -c "$build/$what 2>&1 >/dev/full"
+done
+for what in hello collectives poll_loop redistribute reshard_expert refit exercises; do
+    refuses "an argument that $what does not know" "\"bogus\" is not known; there are no arguments:" $build/$what bogus
+done
+step "test: what did not end is not called wrong" bash -c "said=\$($mesh run -n 3 -- bash -c '[ \$RANK != 2 ] || exec $build/hello; exec $mesh test --mesh dp=3' 2>&1); grep -q ': not ended ' <<<\"\$said\" && grep -q 'ranks disagree' <<<\"\$said\" && ! grep -q WRONG <<<\"\$said\""
 refuses "a log that is no directory" "cannot write /dev/null/rank-0.out: Not a directory" $mesh run -n 2 --log /dev/null echo hi
 refuses "a log that is cut" "the log of rank 0 cannot be written: File too large" bash -c "trap '' XFSZ; ulimit -f 7; $mesh run -n 1 --log $out/cut seq 1 100000 2>&1 >/dev/null; exit 1"
 step "nohup" bash -c "rm -f $out/nohup; mkfifo $out/nohup; nohup $mesh run -n 2 --bare --timeout 20 -- sh -c '[ \$RANK = 1 ] || echo started >$out/nohup; sleep 1' >/dev/null 2>&1 & read -r w <$out/nohup; kill -HUP \$!; wait \$!"

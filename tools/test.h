@@ -48,7 +48,11 @@ static int command_test(const char *self, int argc, char **argv) {
             printf("%-16s %4d rank%s  %d operations, %d dtypes, %d reductions: %s  (%.2f s)\n",
                    axes ? axes : "(whole mesh)", mesh_comm_size(&comm, axes),
                    mesh_comm_size(&comm, axes) == 1 ? " " : "s", MESH_CALL_GROUP_OPEN - 1, MESH_DTYPE_COUNT,
-                   MESH_OP_COUNT, conformance_failures ? "WRONG" : "ok", (double)(mesh_socket__clock() - start) * 1e-9);
+                   MESH_OP_COUNT,
+                   comm.failed            ? "not ended"
+                   : conformance_failures ? "WRONG"
+                                          : "ok",
+                   (double)(mesh_socket__clock() - start) * 1e-9);
         fflush(stdout);
     }
     for (i = 0; i < 8 && !conformance_failures && !comm.failed; i++) conf_halo(&comm, i & 1, i >> 1 == 3 ? 7 : i >> 1);

@@ -95,6 +95,7 @@ int main(int argc, char **argv) {
     double *a, *b, mpi, ours, mine[2];
     int rank, size, bad, all;
     MPI_Init(&argc, &argv);
+    if (argc > 1) return fprintf(stderr, "heat: \"%s\" is not known; there are no arguments: mpirun -n 4 ./heat\n", argv[1]), MPI_Abort(MPI_COMM_WORLD, 2);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     a = (double *)calloc((N + 2) * (N + 2), sizeof *a);
@@ -108,5 +109,6 @@ int main(int argc, char **argv) {
     if (!rank) printf("heat %.15g by MPI, %.15g by mesh.h: %s\n", mpi, ours, all ? "they differ" : "the same on every rank");
     MPI_Finalize();
     free(a), free(b);
+    if (fflush(stdout) || ferror(stdout)) return fprintf(stderr, "heat: cannot write to stdout\n"), 1;
     return all != 0;
 }
