@@ -110,6 +110,13 @@ MESH__RARE int mesh__op_awaits(mesh__engine *e, const mesh__op *op, int rank) {
     return k < n;
 }
 
+/* Ask at once. A search under way, whose question this was the answer to, would wait for another, and nobody is asked meanwhile. */
+MESH__RARE void mesh__ask_again(mesh__engine *e) {
+    if (!e->waiting) return;
+    if (e->walk && !e->roll.op) e->walk->active = 0;
+    e->waiting->next_ask = mesh__now(e);
+}
+
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
    once more: what it sent before it closed may only be arriving. */
 MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
@@ -126,7 +133,7 @@ MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
         impl->closed_rank = from + 1;
         impl->closed_serial = op->serial;
         impl->closed_progress = op->progress;
-        if (e->waiting) e->waiting->next_ask = mesh__now(e);
+        mesh__ask_again(e);
         return 0;
     }
     return 0;

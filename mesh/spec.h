@@ -358,9 +358,10 @@ MESH__RARE int mesh__read_word(mesh__reader *r, const char *word) {
 MESH__RARE mesh_status mesh__read_rules(mesh__reader *r, mesh_spec *s) {
     if (mesh__read_word(r, "balanced")) s->rule = MESH_RULE_BALANCED;
     if (mesh__read_word(r, "strict")) s->strict = 1;
-    return *r->p ? mesh__read_fail(r, s->strict                       ? "the end behind strict"
-                                      : s->rule == MESH_RULE_BALANCED ? "the end, or strict"
-                                                                      : "the end, balanced or strict")
+    return *r->p ? mesh__read_fail(r, s->strict ? "the end (strict is for all axes, behind them)"
+                                      : s->rule == MESH_RULE_BALANCED
+                                          ? "the end, or strict (balanced is for all axes, behind them)"
+                                          : "the end, balanced or strict")
                  : MESH_OK;
 }
 MESH__RARE void mesh__put_rules(mesh__text *t, const mesh_spec *s) {

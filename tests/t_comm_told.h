@@ -434,6 +434,27 @@ static void closes_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&other);
 }
+/* Who asks hears that ranks have closed the comm, and asks once more at once: it does not wait until the next question is due. (On the modelled clock.) */
+static void reopens_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, next;
+    int64_t start;
+    int closed = *(int *)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, 60 * SECOND)) return;
+    start = mesh_now(t);
+    if (t->rank && t->rank <= closed) {
+        CHECK_INT(mesh_comm_close(&c), MESH_OK); /* it answers from the opening of the next */
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "has closed this comm while it was needed");
+        CHECK(mesh_now(t) - start < 3 * (SECOND / 10)); /* after SECOND / 10 open_comm's comms ask first; next would be 5 such */
+        mesh_comm_close(&c);
+    }
+    if (open_comm(t, &next, "x=4", NULL, 60 * SECOND)) mesh_comm_close(&next);
+}
+static void test_reopens(void) {
+    int closed;
+    for (closed = 1; closed < 4; closed++) run_world(SIM, 4, reopens_rank, &closed);
+}
 static void test_closes(void) {
     int i;
     for (i = 0; i < 3; i++) {
@@ -465,6 +486,7 @@ static void test_open_lost(void) { run_world(TCP, 3, open_lost_rank, NULL); }
 static const test_case comm_told_tests[] = {
     {"comm/open_lost", test_open_lost, 60},
     {"comm/closes", test_closes, 0},
+    {"comm/reopens", test_reopens, 0},
     {"comm/forged", test_comm_forged, 0},
     {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0},

@@ -431,7 +431,7 @@ static void message_refused_rank(mesh_transport *t, void *ctx) {
                     {MESH_ERR_ARGUMENT, "a tag is a number"},
                     {MESH_ERR_ARGUMENT, "no axis \"q\""},
                     {MESH_ERR_ARGUMENT, "no axis"},
-                    {MESH_ERR_ARGUMENT, "no axis \"x#1\""},
+                    {MESH_ERR_ARGUMENT, "name its axes as \"a,b\"; tags are for messages: send, recv, sendrecv, shift, exchange"},
                     {MESH_ERR_ARGUMENT, "what is received overlaps"},
                     {MESH_ERR_ARGUMENT, "not the same (in place)"}};
         static const char *const tags[] = {"x#0", "x#1073741824", "x#", "x#1 ", "x#-1"};

@@ -581,7 +581,9 @@ static void test_spec_edges(void) {
     CHECK_OK(mesh_spec_parse_dims(&back, &m, text, 2, &err), err);
     CHECK(mesh_spec_equal(&s, &back));
     CHECK_INT(mesh_spec_parse(&s, &m, "strict balanced", 2, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "expected the end");
+    CHECK_HAS(err.text, "expected the end (strict is for all axes, behind them) at \"balanced\"");
+    CHECK_INT(mesh_spec_parse(&s, &m, "strict:S(0) balanced over:S(1) balanced", 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "expected the end, or strict (balanced is for all axes, behind them) at \"over:S(1)");
     CHECK_INT(mesh_spec_parse_dims(&s, &m, "[strict] P(sum) strict", 2, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "\"over\" and axes");
     CHECK_INT(mesh_spec_parse_dims(&s, &m, "[strict] P(sum) over strict", 2, &err), MESH_ERR_ARGUMENT);
