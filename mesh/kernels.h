@@ -409,16 +409,91 @@ MESH__PRIVATE void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
     c->left = b->run;
 }
 
+/* Runs of len bytes that begin where a walk stands and follow each other at one distance: how many, and the distance. */
+MESH__INLINE uint64_t mesh__cursor_rows(const mesh__cursor *c, uint64_t len, int64_t *stride) {
+    const mesh_block *b = c->x->block;
+    *stride = (int64_t)len;
+    if (!b || !b->ndim || len < c->left) return c->left / len;
+    if (len < b->run) return 1; /* what is left of one */
+    *stride = b->dim[b->ndim - 1].stride;
+    return (uint64_t)(b->dim[b->ndim - 1].count - c->at[b->ndim - 1]);
+}
+
+/* Behind so many of them. */
+MESH__INLINE void mesh__cursor_skip(mesh__cursor *c, uint64_t len, uint64_t rows) {
+    int last = c->x->block ? c->x->block->ndim - 1 : -1;
+    if (last >= 0 && len == c->left && rows > 1) {
+        c->row += c->x->block->dim[last].stride * (int64_t)(rows - 1);
+        c->at[last] += (int64_t)(rows - 1);
+        rows = 1;
+    }
+    mesh__cursor_move(c, len * rows);
+}
+
+/* Rows of len bytes. A length that the compiler knows is a move or two, where a call costs more than what it copies. */
+MESH__PRIVATE void mesh__copy_rows(unsigned char *d, int64_t to, const unsigned char *s, int64_t from, size_t len,
+                                   uint64_t rows) {
+#define MESH__ROWS_OF(n)                                          \
+    case n:                                                       \
+        for (; rows; rows--, d += to, s += from) memcpy(d, s, n); \
+        return
+    switch (len) {
+        MESH__ROWS_OF(1);
+        MESH__ROWS_OF(2);
+        MESH__ROWS_OF(4);
+        MESH__ROWS_OF(8);
+        MESH__ROWS_OF(16);
+        MESH__ROWS_OF(32);
+    default:
+        for (; rows; rows--, d += to, s += from) memmove(d, s, len);
+    }
+#undef MESH__ROWS_OF
+}
+
+/* n bytes from one walk to another; both go behind them. */
+MESH__PRIVATE void mesh__cursor_copy(mesh__cursor *src, mesh__cursor *dst, uint64_t n) {
+    while (n) {
+        uint64_t len = src->left < dst->left ? src->left : dst->left, rows, most;
+        int64_t from, to;
+        if (len > n) len = n;
+        rows = mesh__cursor_rows(src, len, &from);
+        most = mesh__cursor_rows(dst, len, &to);
+        if (rows > most) rows = most;
+        if (rows > n / len) rows = n / len;
+        mesh__copy_rows(dst->p, to, src->p, from, (size_t)len, rows);
+        mesh__cursor_skip(src, len, rows);
+        mesh__cursor_skip(dst, len, rows);
+        n -= len * rows;
+    }
+}
+
 /* Strided bytes from one block to another of the same length. */
 MESH__PRIVATE void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
     mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
-    uint64_t left, n;
-    for (left = from->nbytes; left; left -= n) {
-        n = src.left < dst.left ? src.left : dst.left;
-        memmove(dst.p, src.p, (size_t)n);
-        mesh__cursor_move(&src, n);
-        mesh__cursor_move(&dst, n);
-    }
+    mesh__cursor_copy(&src, &dst, from->nbytes);
+}
+
+/* n bytes of what may be strided, from an offset on, to memory in one piece, and back. */
+MESH__PRIVATE void mesh__pack(const mesh_xfer *from, uint64_t offset, void *to, size_t n) {
+    mesh_xfer flat = MESH_ZERO;
+    mesh__cursor src, dst;
+    if (!n) return;
+    flat.base = to;
+    flat.nbytes = n;
+    src = mesh__cursor_at(from, offset);
+    dst = mesh__cursor_on(&flat);
+    mesh__cursor_copy(&src, &dst, n);
+}
+
+MESH__PRIVATE void mesh__unpack(const mesh_xfer *to, uint64_t offset, const void *from, size_t n) {
+    mesh_xfer flat = MESH_ZERO;
+    mesh__cursor src, dst;
+    if (!n) return;
+    flat.base = (void *)(uintptr_t)from;
+    flat.nbytes = n;
+    src = mesh__cursor_on(&flat);
+    dst = mesh__cursor_at(to, offset);
+    mesh__cursor_copy(&src, &dst, n);
 }
 
 MESH__PRIVATE void mesh__zero(const mesh_xfer *x) {

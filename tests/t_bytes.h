@@ -112,14 +112,15 @@ static mesh_xfer block_xfer(void *base, const mesh_block *b, uint64_t nbytes) {
 /* Every way over a block goes to the same places in the same order, and nowhere else. */
 static void test_blocks(void) {
     enum { ROOM = 1 << 13 };
-    static unsigned char a[ROOM], b[ROOM], want[ROOM];
+    static unsigned char a[ROOM], b[ROOM], want[ROOM], flat[ROOM];
     test_random r = random_from(501);
     int round;
     for (round = 0; round < 1500; round++) {
         mesh_block from, to;
         uint64_t span, elem = (uint64_t)1 << random_below(&r, 4), nbytes = random_block(&r, &from, elem, &span), i, n,
-                       at;
+                       at, some;
         mesh_xfer x = block_xfer(a, &from, nbytes), y;
+        mesh__cursor src, dst;
         CHECK(span < ROOM && mesh_block_fits(&from, nbytes) && !mesh_block_fits(&from, nbytes - 1) &&
               !mesh_block_fits(&from, nbytes + 1));
         for (i = 0; i < ROOM; i++) a[i] = (unsigned char)random_next(&r), b[i] = (unsigned char)random_next(&r);
@@ -135,7 +136,21 @@ static void test_blocks(void) {
         y = block_xfer(b, round % 4 == 1 && to.ndim == 0 ? NULL : &to, nbytes);
         memcpy(want, b, ROOM);
         for (i = 0; i < nbytes; i++) want[block_place(&to, i)] = a[block_place(&from, i)];
-        mesh__move(&x, &y);
+        at = (uint64_t)random_below(&r, (int)nbytes + 1);
+        src = mesh__cursor_on(&x), dst = mesh__cursor_on(&y); /* in two parts, as mesh__move in one */
+        mesh__cursor_copy(&src, &dst, at);
+        for (i = 0; i < nbytes; i++)
+            CHECK(i < at ? b[block_place(&to, i)] == want[block_place(&to, i)] : 1);
+        CHECK(at == nbytes || (src.p == a + block_place(&from, at) && dst.p == b + block_place(&to, at)));
+        mesh__cursor_copy(&src, &dst, nbytes - at);
+        CHECK(!memcmp(b, want, ROOM));
+        at = (uint64_t)random_below(&r, (int)nbytes), some = 1 + (uint64_t)random_below(&r, (int)(nbytes - at));
+        memset(flat, 77, ROOM);
+        mesh__pack(&x, at, flat, (size_t)some);
+        for (i = 0; i < some; i++) CHECK_INT(flat[i], a[block_place(&from, at + i)]);
+        CHECK_INT(flat[some], 77);
+        for (i = 0; i < some; i++) want[block_place(&to, at + i)] = flat[i] = (unsigned char)random_next(&r);
+        mesh__unpack(&y, at, flat, (size_t)some);
         CHECK(!memcmp(b, want, ROOM));
         memcpy(want, a, ROOM);
         for (i = 0; i < nbytes; i++)

@@ -119,7 +119,7 @@ MESH__PRIVATE int mesh_socket__eager_sent(mesh_socket__impl *s, mesh_socket__pee
 /* Hand a send to an established connection: at once if it is within the credit and neither long nor in the way of others, else as an
    offer. 0: no memory. */
 MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
-    uint64_t n = x->x.nbytes, at, run;
+    uint64_t n = x->x.nbytes;
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
     if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
@@ -139,10 +139,7 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
         to = mesh_socket__out_room(s, p->conn, MESH_SOCKET__HEADER + (size_t)n);
         if (!to) return 0;
         mesh_socket__header(to, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
-        for (at = 0; at < n; at += run) {
-            void *from = mesh_xfer_at(&x->x, at, &run);
-            memcpy(to + MESH_SOCKET__HEADER + at, from, (size_t)run);
-        }
+        mesh__pack(&x->x, 0, to + MESH_SOCKET__HEADER, (size_t)n);
         return mesh_socket__eager_sent(s, p, x);
     }
     if (!mesh_socket__id_take(s, x)) return 0;
@@ -494,11 +491,7 @@ MESH__PRIVATE void mesh_socket__early_add(mesh_socket__peer *p, mesh_socket__ear
 }
 
 MESH__PRIVATE void mesh_socket__deliver(mesh_socket__impl *s, mesh_socket__xfer *r, const unsigned char *bytes) {
-    uint64_t at, run;
-    for (at = 0; at < r->x.nbytes; at += run) {
-        void *to = mesh_xfer_at(&r->x, at, &run);
-        memcpy(to, bytes + at, (size_t)run);
-    }
+    mesh__unpack(&r->x, 0, bytes, (size_t)r->x.nbytes);
     r->matched = 1;
     mesh_socket__xfer_done(s, r);
 }
@@ -830,20 +823,17 @@ MESH__PRIVATE int mesh_socket__frame_valid(const mesh_socket__impl *s, const mes
 
 /* More of the bytes that belong to the frame being read. Returns 0 when there are none. */
 MESH__PRIVATE int mesh_socket__parse_bytes(mesh_socket__impl *s, mesh_socket__conn *c) {
-    size_t have = c->in_len - c->in_at;
-    uint64_t run = c->rx_left;
-    unsigned char *to = NULL;
-    if (!have) return 0;
-    if (c->rx_to)
-        to = (unsigned char *)mesh_xfer_at(&c->rx_to->x, c->rx_to->moved, &run);
-    else if (c->rx_early)
-        to = (unsigned char *)(c->rx_early + 1) + (c->rx.length - c->rx_left);
-    if (run > c->rx_left) run = c->rx_left;
-    if (run > have) run = have;
-    if (to) memcpy(to, c->in + c->in_at, (size_t)run);
-    if (c->rx_to) c->rx_to->moved += run;
-    c->rx_left -= run;
-    c->in_at += (size_t)run;
+    size_t n = c->in_len - c->in_at;
+    if (!n) return 0;
+    if (n > c->rx_left) n = (size_t)c->rx_left;
+    if (c->rx_to) {
+        mesh__unpack(&c->rx_to->x, c->rx_to->moved, c->in + c->in_at, n);
+        c->rx_to->moved += n;
+    } else if (c->rx_early) {
+        memcpy((unsigned char *)(c->rx_early + 1) + (c->rx.length - c->rx_left), c->in + c->in_at, n);
+    }
+    c->rx_left -= n;
+    c->in_at += n;
     if (!c->rx_left) mesh_socket__frame_end(s, c);
     return 1;
 }

@@ -196,10 +196,11 @@ MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__p
 
 /* The next piece out of shared memory. */
 MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most) {
-    while (most) {
+    if (q->from.nbytes < MESH_SOCKET__STREAMS) mesh__cursor_copy(&q->src, &q->dst, most);
+    while (most && q->from.nbytes >= MESH_SOCKET__STREAMS) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
         if (run > most) run = most;
-        if (q->from.nbytes >= MESH_SOCKET__STREAMS && run >= MESH_SOCKET__STREAM_RUN)
+        if (run >= MESH_SOCKET__STREAM_RUN)
             mesh__copy_stream(q->dst.p, q->src.p, (size_t)run);
         else
             memcpy(q->dst.p, q->src.p, (size_t)run);

@@ -39,7 +39,7 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
     while (!c->broken && !c->mute &&
            (c->frame || c->spare || c->out_len > c->out_at || mesh_socket__next_frame(s, c))) {
         uint32_t room = mesh_socket__ring_room(p, r, MESH_SOCKET__RING_PIECE), put = 0;
-        int i, n;
+        int i, n, whole;
         if (!room) {
             MESH_SOCKET__SHOW(&r->full, 1u);
             MESH_SOCKET__FENCE();
@@ -47,7 +47,11 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
         }
         if (r->full) MESH_SOCKET__SHOW(&r->full, 0u);
         if (room > MESH_SOCKET__RING_PIECE) room = MESH_SOCKET__RING_PIECE;
-        n = mesh_socket__gather(c, v);
+        whole =
+            c->frame && c->frame_left && !c->head_left && !c->spare; /* of one message, packed where it is strided */
+        if (whole && (put = c->frame_left < room ? (uint32_t)c->frame_left : room) != 0)
+            mesh_socket__ring_pack(p, bytes, 0, &c->frame->x, c->frame->moved, put);
+        n = whole ? 0 : mesh_socket__gather(c, v);
         for (i = 0; i < n && put < room; i++) {
             uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
             mesh_socket__ring_put(p, bytes, put, v[i].iov_base, part);
@@ -66,7 +70,7 @@ MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn
     mesh_socket__peer *p = &s->peer[c->rank];
     unsigned char *bytes;
     unsigned char head[MESH_SOCKET__HEADER];
-    uint64_t n = x->x.nbytes, at, run;
+    uint64_t n = x->x.nbytes;
     uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
     if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || !mesh_socket__is_idle(s, c) ||
         mesh_socket__ring_room(p, r, whole) < whole)
@@ -74,10 +78,7 @@ MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn
     bytes = mesh_socket__ring_bytes(s->shared, r);
     mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
     mesh_socket__ring_put(p, bytes, 0, head, MESH_SOCKET__HEADER);
-    for (at = 0; at < n; at += run) {
-        const void *from = mesh_xfer_at(&x->x, at, &run);
-        mesh_socket__ring_put(p, bytes, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
-    }
+    mesh_socket__ring_pack(p, bytes, MESH_SOCKET__HEADER, &x->x, 0, (uint32_t)n);
     mesh_socket__ring_show(p, r, whole);
     mesh_socket__bell(s, c->rank);
     return 1;
@@ -146,7 +147,6 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
     unsigned char head[MESH_SOCKET__HEADER];
     mesh__wire w;
     mesh_socket__xfer *x;
-    uint64_t at, run;
     if (c->rx_left || c->in_len != c->in_at || have < MESH_SOCKET__HEADER) return 0;
     mesh_socket__ring_take(p, bytes, 0, head, MESH_SOCKET__HEADER);
     w = mesh__reading(head);
@@ -158,10 +158,7 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
     if ((x = mesh_socket__find_posted(p, c->rx.channel)) != NULL) {
         if (x->x.nbytes != c->rx.length || x->check != c->rx.check) return 0;
         mesh_socket__list_remove(&p->posted, x);
-        for (at = 0; at < c->rx.length; at += run) {
-            void *to = mesh_xfer_at(&x->x, at, &run);
-            mesh_socket__ring_take(p, bytes, MESH_SOCKET__HEADER + (uint32_t)at, to, (uint32_t)run);
-        }
+        mesh_socket__ring_unpack(p, bytes, MESH_SOCKET__HEADER, &x->x, 0, c->rx.length);
         x->matched = 1;
         mesh_socket__xfer_done(s, x);
         p->lent += c->rx.length + MESH_SOCKET__HEADER;
@@ -191,7 +188,11 @@ MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__con
         if (!have) return;
         if (have > MESH_SOCKET__RING_PIECE) have = MESH_SOCKET__RING_PIECE;
         whole = (taken = mesh_socket__take_short(s, c, have)) != 0;
-        n = whole ? 0 : mesh_socket__room(c, v, &direct, &ask);
+        if (!whole && c->rx_left && c->rx_to) { /* of one message, of which nothing is read ahead any more */
+            direct = taken = c->rx_left < have ? (uint32_t)c->rx_left : have;
+            mesh_socket__ring_unpack(p, bytes, 0, &c->rx_to->x, c->rx_to->moved, taken);
+        }
+        n = taken ? 0 : mesh_socket__room(c, v, &direct, &ask);
         for (i = 0; i < n && taken < have; i++) {
             uint32_t part = v[i].iov_len < have - taken ? (uint32_t)v[i].iov_len : have - taken;
             mesh_socket__ring_take(p, bytes, taken, v[i].iov_base, part);

@@ -274,6 +274,33 @@ MESH__INLINE void mesh_socket__ring_take(const mesh_socket__peer *p, const unsig
     memcpy((unsigned char *)to + first, bytes, n - first);
 }
 
+/* The same of a message, from an offset on, strided or not. */
+MESH__PRIVATE void mesh_socket__ring_pack(const mesh_socket__peer *p, unsigned char *bytes, uint32_t ahead,
+                                          const mesh_xfer *from, uint64_t offset, uint32_t n) {
+    uint32_t at = (p->ring_written + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+    if (!n) return;
+    if (!from->block) {
+        mesh_socket__ring_put(p, bytes, ahead, (const unsigned char *)from->base + offset, n);
+        return;
+    }
+    if (first > n) first = n;
+    mesh__pack(from, offset, bytes + at, first);
+    mesh__pack(from, offset + first, bytes, n - first);
+}
+
+MESH__PRIVATE void mesh_socket__ring_unpack(const mesh_socket__peer *p, const unsigned char *bytes, uint32_t ahead,
+                                            const mesh_xfer *to, uint64_t offset, uint32_t n) {
+    uint32_t at = (p->ring_read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+    if (!n) return;
+    if (!to->block) {
+        mesh_socket__ring_take(p, bytes, ahead, (unsigned char *)to->base + offset, n);
+        return;
+    }
+    if (first > n) first = n;
+    mesh__unpack(to, offset, bytes + at, first);
+    mesh__unpack(to, offset + first, bytes, n - first);
+}
+
 /* n bytes are read. Every so often they are given free, which who writes looks at seldom: 1 where it waits for that. What is never shown is a piece at
    most, and a ring that is full holds more. */
 MESH__PRIVATE int mesh_socket__ring_free(mesh_socket__peer *p, mesh_socket__ring *r, uint32_t n) {

@@ -566,16 +566,9 @@ MESH__PRIVATE void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfe
    Returns 0 without memory: nothing has changed then. */
 MESH__PRIVATE int mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__xfer *x = c->frame;
-    size_t at = 0;
     c->spare = (unsigned char *)mesh_transport_alloc(&s->net->base, c->frame_left + 1);
     if (!c->spare) return 0;
-    while (at < c->frame_left) {
-        uint64_t run;
-        void *from = mesh_xfer_at(&x->x, x->moved + at, &run);
-        if (run > c->frame_left - at) run = c->frame_left - at;
-        memcpy(c->spare + at, from, (size_t)run);
-        at += (size_t)run;
-    }
+    mesh__pack(&x->x, x->moved, c->spare, c->frame_left);
     c->spare_at = 0;
     c->spare_len = c->frame_left;
     c->frame = NULL;
