@@ -23,7 +23,7 @@ failed=0
 new=0
 for f in tests/fuzz/* tests/*.h tools/*.h *.h mesh/*.h transports/*.h transports/*/*.h; do [ "$f" -ot $out/fuzz_mesh ] || new=1; done
 if [ $new = 1 ]; then
-    $CLANG -std=gnu99 -gline-tables-only -O1 -Wall -Wextra -Wshadow -Wno-unused-function -fsanitize=fuzzer,address,undefined \
+    $CLANG -std=gnu99 -gline-tables-only -O$((1 - check)) -Wall -Wextra -Wshadow -Wno-unused-function -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=undefined tests/fuzz/fuzz.c -o $out/fuzz_mesh -lpthread || exit 1
     for t in $all; do [ "$t" = mesh ] || ln -f $out/fuzz_mesh "$out/fuzz_$t"; done
 fi
