@@ -259,7 +259,7 @@ def slips():
             continue
         folder = f"{work}/examples"
         os.makedirs(folder, exist_ok=True)
-        for f in ("train_gpt.c", "ranks.h", "train_gpt_table.h", "train_gpt_cpu.h", "train_gpt_cuda.h"):
+        for f in ["train_gpt.c"] + [f for f in os.listdir("examples") if f.endswith(".h")]:
             body = open(f"examples/{f}").read()
             if f"examples/{f}" == file: body = re.sub(flat, lambda m: instead, body)
             body = body.replace("#define MESH_IMPLEMENTATION\n", "")  # the library is compiled once
