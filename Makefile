@@ -155,7 +155,8 @@ check:
 
 # Figures, beside what MPI and Gloo do where they are installed. bench-peers takes three to five hours, in pieces if need be:
 # BENCH="--ops all_reduce --ranks 2" is one, and what it measures takes its place in bench/peers.csv.
-bench: bench-quick bench-plans bench-scale bench-redistribute bench-peers
+bench: # one after the other, whatever -j says
+	for b in quick plans scale redistribute peers; do $(MAKE) bench-$$b || exit 1; done
 
 bench-quick: $(B)/bench_mesh $(B)/bench_native $(B)/bench_persistent $(B)/mesh
 	$(B)/bench_mesh

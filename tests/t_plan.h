@@ -382,30 +382,40 @@ static mesh_spec spec_of_list(const mesh *m, const char *places, const char *ord
     return s;
 }
 
+/* A row's problem. Returns the tensor's elements. */
+typedef struct golden_plan {
+    mesh m;
+    mesh_spec from, to;
+    plan_ask ask;
+} golden_plan;
+
+static int64_t golden_plan_of(const golden_file *g, int ordered, golden_plan *p) {
+    int64_t total = 1;
+    int i;
+    memset(p, 0, sizeof *p);
+    p->ask.ndim = (int)list64(g->field[1], p->ask.shape, 8);
+    mesh_of_list(&p->m, g->field[0]);
+    p->from = spec_of_list(&p->m, g->field[2], ordered ? g->field[3] : NULL, p->ask.ndim);
+    p->to = spec_of_list(&p->m, g->field[ordered ? 4 : 3], ordered ? g->field[5] : NULL, p->ask.ndim);
+    p->ask.src = &p->m, p->ask.from = &p->from, p->ask.to = &p->to;
+    for (i = 0; i < p->ask.ndim; i++) total *= p->ask.shape[i];
+    return total;
+}
+
 static void plan_golden(const char *name, int ordered, int at_optimum) {
     golden_file *g = golden_start(name);
     int rows = 0, checked = 0;
     mesh_topology bytes = plan_bytes_only();
     if (!g) return;
     for (; golden_next(g); rows++) {
-        mesh m;
-        mesh_spec from, to;
+        golden_plan p;
         mesh_plan plan;
-        plan_ask d = MESH_ZERO;
         mesh_error err;
-        int ndim = (int)list64(g->field[1], d.shape, 8), i, moves = 0;
-        int64_t total = 4, ours;
+        int moves = 0;
+        int64_t total = 4 * golden_plan_of(g, ordered, &p), ours;
         double theirs, optimum;
-        mesh_of_list(&m, g->field[0]);
-        from = spec_of_list(&m, g->field[2], ordered ? g->field[3] : NULL, ndim);
-        to = spec_of_list(&m, g->field[ordered ? 4 : 3], ordered ? g->field[5] : NULL, ndim);
-        for (i = 0; i < ndim; i++) total *= d.shape[i];
-        d.src = &m;
-        d.from = &from;
-        d.to = &to;
-        d.ndim = ndim;
-        d.topology = &bytes;
-        CHECK_OK(ask_plan(&plan, &d, &err), err);
+        p.ask.topology = &bytes;
+        CHECK_OK(ask_plan(&plan, &p.ask, &err), err);
         if (total / 4 <= PLAN_ELEMS && !plan_interpret(&plan, &moves)) return;
         ours = mesh_plan_measure(&plan);
         theirs = plan_fraction(g->field[ordered ? 8 : 7], total);
@@ -432,21 +442,13 @@ static void plan_golden_timed(const char *name) {
     int rows = 0;
     if (!g) return;
     for (; golden_next(g); rows++) {
-        mesh m;
-        mesh_spec from, to;
+        enum { ELEM = 1 << 20 };
+        golden_plan p;
         mesh_plan plan;
-        plan_ask d = MESH_ZERO;
         mesh_error err;
-        int64_t total = d.elem_bytes = 1 << 20;
-        int ndim = (int)list64(g->field[1], d.shape, 8), i;
-        double theirs;
-        mesh_of_list(&m, g->field[0]);
-        from = spec_of_list(&m, g->field[2], NULL, ndim);
-        to = spec_of_list(&m, g->field[3], NULL, ndim);
-        for (i = 0; i < ndim; i++) total *= d.shape[i];
-        d.src = &m, d.from = &from, d.to = &to, d.ndim = ndim;
-        CHECK_OK(ask_plan(&plan, &d, &err), err);
-        theirs = plan_fraction(g->field[7], total);
+        double theirs = plan_fraction(g->field[7], ELEM * golden_plan_of(g, 0, &p));
+        p.ask.elem_bytes = ELEM;
+        CHECK_OK(ask_plan(&plan, &p.ask, &err), err);
         if (theirs >= 0 && (double)mesh_plan_measure(&plan) > 1.155 * theirs && !plan_fractional(g->field[6]))
             test_fail(__FILE__, __LINE__, "line %d: PyTorch's %s moves %.0f bytes:\n%s", g->line, g->field[4], theirs,
                       plan_text(&plan));

@@ -269,7 +269,7 @@ MESH__PRIVATE void mesh_sim__xfer_done(mesh_sim *s, mesh_sim__xfer *x) {
 MESH__PRIVATE void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__xfer *r) {
     mesh_sim__xfer from;
     mesh_sim *peer = &s->world->rank[m->from];
-    uint64_t at = 0, a, b;
+    uint64_t at, a, b;
     if (m->canceled) {
         char text[80];
         mesh__text t = mesh__text_on(text, sizeof text);
@@ -301,13 +301,10 @@ MESH__PRIVATE void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
         from.x.base = m + 1;
         from.x.nbytes = m->nbytes;
     }
-    for (; at < m->nbytes; at += a < b ? a : b) {
+    if (r->x.direction != MESH_REDUCE) mesh__move(&from.x, &r->x);
+    for (at = 0; r->x.direction == MESH_REDUCE && at < m->nbytes; at += a < b ? a : b) {
         void *src = mesh_xfer_at(&from.x, at, &a), *dst = mesh_xfer_at(&r->x, at, &b);
-        size_t run = (size_t)(a < b ? a : b);
-        if (r->x.direction == MESH_REDUCE)
-            mesh__combine(&r->call, dst, src, run / r->call.elem_bytes, r->call.elem_bytes, 1, 0);
-        else
-            memcpy(dst, src, run);
+        mesh__combine(&r->call, dst, src, (size_t)(a < b ? a : b) / r->call.elem_bytes, r->call.elem_bytes, 1, 0);
     }
     if (m->sender) mesh_sim__xfer_done(peer, m->sender);
     mesh_sim__xfer_done(s, r);
@@ -463,7 +460,6 @@ MESH__PRIVATE int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
         mesh_sim__xfer *x = &k->xfer[i];
         mesh_sim__message *m;
         int eager = p->xfer[i].nbytes <= s->world->desc.eager_bytes;
-        uint64_t at, run;
         x->x = p->xfer[i];
         if (x->x.block) {
             x->block = *x->x.block;
@@ -487,10 +483,7 @@ MESH__PRIVATE int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
         m->nbytes = x->x.nbytes;
         m->sender = eager ? NULL : x;
         m->from = i;
-        for (at = 0; eager && at < m->nbytes; at += run) {
-            void *src = mesh_xfer_at(&x->x, at, &run);
-            memcpy((char *)(m + 1) + at, src, (size_t)run);
-        }
+        if (eager) mesh__pack(&x->x, 0, m + 1, (size_t)m->nbytes);
         mesh_sim__append(out, m);
     }
     return 1;

@@ -196,8 +196,11 @@ MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__p
 
 /* The next piece out of shared memory. */
 MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most) {
-    if (q->from.nbytes < MESH_SOCKET__STREAMS) mesh__cursor_copy(&q->src, &q->dst, most);
-    while (most && q->from.nbytes >= MESH_SOCKET__STREAMS) {
+    if (q->from.nbytes < MESH_SOCKET__STREAMS) {
+        mesh__cursor_copy(&q->src, &q->dst, most);
+        return;
+    }
+    while (most) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
         if (run > most) run = most;
         if (run >= MESH_SOCKET__STREAM_RUN)

@@ -47,10 +47,11 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
         }
         if (r->full) MESH_SOCKET__SHOW(&r->full, 0u);
         if (room > MESH_SOCKET__RING_PIECE) room = MESH_SOCKET__RING_PIECE;
-        whole =
-            c->frame && c->frame_left && !c->head_left && !c->spare; /* of one message, packed where it is strided */
-        if (whole && (put = c->frame_left < room ? (uint32_t)c->frame_left : room) != 0)
+        whole = c->frame && c->frame_left && !c->head_left && !c->spare;
+        if (whole) { /* of one message, packed where it is strided */
+            put = c->frame_left < room ? (uint32_t)c->frame_left : room;
             mesh_socket__ring_pack(p, bytes, 0, &c->frame->x, c->frame->moved, put);
+        }
         n = whole ? 0 : mesh_socket__gather(c, v);
         for (i = 0; i < n && put < room; i++) {
             uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
