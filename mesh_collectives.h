@@ -865,19 +865,19 @@ MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
 /* ---- // >>collectives ---- */
 
 /* Start, and wait for it by `end`, as one call for who else may come. */
-#define MESH__BLOCKING_BY(start, end)                                   \
-    mesh_request r;                                                     \
-    mesh_transport *t = c && c->impl ? c->transport : NULL;             \
-    mesh_status status = mesh__enter(t, NULL, MESH__CALLER);            \
-    if (status != MESH_OK) {                                            \
-        if (!c->failed) mesh__inside_error(t, &c->error, MESH__CALLER); \
-        return status;                                                  \
-    }                                                                   \
-    mesh__blocking(c, 1);                                               \
-    status = start;                                                     \
-    mesh__blocking(c, 0);                                               \
-    if (status == MESH_OK) status = end(r);                             \
-    mesh__leave(t);                                                     \
+#define MESH__BLOCKING_BY(start, end)                                             \
+    mesh_request r;                                                               \
+    mesh_transport *t = c && c->impl ? c->transport : NULL;                       \
+    mesh_status status = mesh__enter(t, NULL, MESH__CALLER);                      \
+    if (status != MESH_OK) {                                                      \
+        if (!c->failed) mesh__inside_error(t, &c->error, MESH__CALLER);           \
+        return status;                                                            \
+    }                                                                             \
+    mesh__blocking(c, 1);                                                         \
+    status = start;                                                               \
+    mesh__blocking(c, 0);                                                         \
+    if (status == MESH_OK && r.generation) status = end(r); /* 0: it has ended */ \
+    mesh__leave(t);                                                               \
     return status
 #define MESH__BLOCKING(start) MESH__BLOCKING_BY(start, mesh__wait_inside)
 

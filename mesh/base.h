@@ -37,9 +37,11 @@
    size and kept out of the way of what runs often. */
 #define MESH__INLINE static inline /* small, and on the way of every call */
 #if defined(__GNUC__) || defined(__clang__)
+#define MESH__FOLDED static inline __attribute__((always_inline)) /* of constants, by which most of it goes away */
 #define MESH__PRIVATE static __attribute__((unused))
 #define MESH__RARE static __attribute__((unused, cold))
 #else
+#define MESH__FOLDED static inline
 #define MESH__PRIVATE static inline
 #define MESH__RARE static inline
 #endif

@@ -92,6 +92,7 @@ typedef struct mesh__group {
     void *handle;         /* the transport's */
     mesh__stream *stream; /* hashed; a power of two of them, NULL until the first message */
     int nstreams, stream_room;
+    mesh__stream *recent;         /* that found last; NULL: none */
     uint32_t payloads;            /* messages of a length that the receiver does not know, sent so far */
     int *host, nhosts, scattered; /* host of each member; NULL: levels would change nothing. See mesh__schedule */
     struct {                      /* pipelines' */
@@ -618,7 +619,8 @@ MESH__PRIVATE mesh__stream *mesh__stream_find(const mesh__group *g, uint32_t tag
 }
 
 MESH__PRIVATE mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, uint32_t tag, int index) {
-    mesh__stream *stream;
+    mesh__stream *stream = g->recent;
+    if (stream && stream->tag == tag && stream->index == index) return stream;
     if (2 * g->nstreams >= g->stream_room) { /* half of them stay free */
         mesh__group wider = *g;
         int i;
@@ -638,7 +640,16 @@ MESH__PRIVATE mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, u
         stream->index = index;
         g->nstreams++;
     }
+    g->recent = stream;
     return stream;
+}
+
+/* The number of an xfer under its tag to or from its peer. 0: no memory. */
+MESH__INLINE uint32_t mesh__p2p_count(mesh__engine *e, mesh__op *op, const mesh_xfer *x) {
+    mesh__stream *stream = mesh__stream_of(e->t, op->group, op->tag, x->index);
+    if (!stream) return 0;
+    stream->count[x->direction] += stream->count[x->direction] == UINT32_MAX ? 2 : 1;
+    return stream->count[x->direction];
 }
 
 /* Number the xfers of a point-to-point operation among all under their tag to or from their peers: how a waiter and its peer find out whether
@@ -652,13 +663,9 @@ MESH__PRIVATE int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
     for (k = 0; k < n; k++) {
         const mesh__step *step = &s->step[k];
         for (x = 0; step->kind == MESH__POST && x < step->as.post.count; x++) {
-            const mesh_xfer *xfer = &s->xfer[step->as.post.first + x];
-            mesh__stream *stream = mesh__stream_of(e->t, op->group, op->tag, xfer->index);
-            uint32_t *count;
-            if (!stream) return 0;
-            count = &stream->count[xfer->direction];
-            *count += *count == UINT32_MAX ? 2 : 1; /* 0: no number */
-            op->ordinal[step->as.post.first + x] = *count;
+            uint32_t count = mesh__p2p_count(e, op, &s->xfer[step->as.post.first + x]);
+            if (!count) return 0;
+            op->ordinal[step->as.post.first + x] = count;
         }
     }
     return 1;
@@ -701,6 +708,12 @@ MESH__PRIVATE void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status st
         if (op->schedule.step[i].open) e->t->ops->cancel(e->t, &op->schedule.step[i].ticket);
 }
 
+/* Is what comes behind this step that a blocking call waits for it? */
+MESH__INLINE int mesh__step_awaited(const mesh__op *op) {
+    const mesh__schedule *s = &op->schedule;
+    return mesh__impl(op->comm)->blocking && (op->at + 1 >= s->nsteps || s->step[op->at + 1].kind == MESH__WAIT);
+}
+
 /* The one place where posts go to the transport. */
 MESH__PRIVATE mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
     mesh_post p;
@@ -712,7 +725,7 @@ MESH__PRIVATE mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.record = &op->record;
     p.xfer = s->as.post.count ? op->schedule.xfer + s->as.post.first : NULL;
     p.count = s->as.post.count; /* 0 where another schedule has more, or as a mark */
-    p.flags = 0;
+    p.flags = mesh__step_awaited(op) ? MESH_POST_AWAITED : 0;
     p.dtype = op->schedule.call.dtype;
     p.op = op->schedule.call.op == MESH_AVG ? MESH_SUM : op->schedule.call.op;
     status = e->t->ops->post(e->t, &p, &s->ticket);
@@ -1034,8 +1047,8 @@ MESH__PRIVATE void mesh__op_join(mesh__engine *e, mesh__op *op) {
     mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
     mesh_status status;
     mesh_error why;
-    if (op->state != MESH__DONE || op->status != MESH_OK || !mesh__op_captured(op) ||
-        !MESH__HAS(e->t->ops, stream_wait))
+    if (!MESH__HAS(e->t->ops, stream_wait) || op->state != MESH__DONE || op->status != MESH_OK ||
+        !mesh__op_captured(op))
         return;
     status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
     if (status == MESH_OK) return;

@@ -85,6 +85,13 @@ MESH__PRIVATE mesh_status mesh__xfers_overlap(mesh_transport *t, const mesh_xfer
     int i;
     *one = *other = -1;
     if (count < 2) return MESH_OK;
+    if (count == 2) {
+        if (!xfers[0].block && !xfers[1].block &&
+            (xfers[0].direction == MESH_RECV || xfers[1].direction == MESH_RECV) &&
+            mesh__overlap(xfers[0].base, (size_t)xfers[0].nbytes, xfers[1].base, (size_t)xfers[1].nbytes))
+            *one = 0, *other = 1;
+        return MESH_OK;
+    }
     if (!mesh__extents_open(&list, t, (size_t)count)) return MESH_ERR_MEMORY;
     for (i = 0; i < count; i++)
         if (!xfers[i].block)
@@ -168,10 +175,21 @@ MESH__PRIVATE mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kin
 
 /* A copy of the caller's xfer, and of its block. */
 MESH__PRIVATE void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nblocks) {
-    mesh__add_xfer(s, x->direction, x->rank, x->base, (size_t)x->nbytes);
-    if (s->out_of_memory || !x->block) return;
+    mesh__step *last = &s->step[s->nsteps - 1];
+    mesh_xfer *copy;
+    if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
+        s->out_of_memory = 1;
+        return;
+    }
+    copy = &s->xfer[s->nxfers++];
+    *copy = *x;
+    copy->index = x->rank;
+    copy->zero = 0;
+    copy->rank = mesh_rank_at(s->on, copy->index);
+    if (last->kind == MESH__POST) last->as.post.count++;
+    if (!x->block) return;
     s->block[*nblocks] = *x->block;
-    s->xfer[s->nxfers - 1].block = &s->block[(*nblocks)++];
+    copy->block = &s->block[(*nblocks)++];
 }
 
 /* On a big-endian host: what is sent is packed and turned first, what has come is turned at the end. */
@@ -275,6 +293,40 @@ MESH__PRIVATE mesh_status mesh__p2p_begin(mesh_comm *c, const char *axes, int ki
     return MESH_OK;
 }
 
+/* Is it a call like most: messages in one piece to and from others, waited for at once, over a transport that takes them as they are? */
+MESH__PRIVATE int mesh__p2p_is_plain(const mesh_comm *c, const mesh_call *call, const mesh_xfer *xfers, int count,
+                                     int to_self) {
+    return mesh__impl(c)->blocking && count <= 2 && !to_self && !call->in_place && !mesh__swap_width(call) &&
+           !mesh__call_is(call->kind, MESH_VARIABLE) && !(count > 0 && xfers[0].block) &&
+           !(count > 1 && xfers[1].block) && !(c->transport->caps & MESH_CAP_ORDERED) &&
+           !MESH__HAS(c->transport->ops, fence);
+}
+
+/* Such a call: its schedule is one post, begun as soon as it is laid down. What has ended then leaves no request: r's generation stays 0. */
+MESH__PRIVATE mesh_status mesh__p2p_at_once(mesh_comm *c, mesh__op *op, const mesh_xfer *xfers, int count,
+                                            mesh_request *r) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__schedule *s = &op->schedule;
+    int i, nblocks = 0;
+    mesh__add_post(s);
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, count + 1, sizeof *op->ordinal))
+        s->out_of_memory = 1;
+    for (i = 0; i < count && !s->out_of_memory; i++) {
+        mesh__add_p2p(s, &xfers[i], &nblocks);
+        if (!s->out_of_memory && !(op->ordinal[i] = mesh__p2p_count(e, op, &s->xfer[i]))) s->out_of_memory = 1;
+    }
+    if (s->out_of_memory) return mesh__call_launch(c, op, r);
+    mesh__op_advance(e, op);
+    if (op->state == MESH__DONE && op->status == MESH_OK) {
+        mesh__op_release(e, op);
+        return MESH_OK;
+    }
+    r->comm = c;
+    r->slot = op->slot;
+    r->generation = op->generation;
+    return MESH_OK;
+}
+
 MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
                                                  int count, size_t elements, mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, elements, d, MESH_SUM, 0);
@@ -309,6 +361,8 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     op->schedule.call = call;
     op->tag = tag;
     mesh__op_identify(e, op, c, g);
+    if (mesh__p2p_is_plain(c, &op->schedule.call, xfers, count, to_self))
+        return mesh__p2p_at_once(c, op, xfers, count, r);
     mesh__build_p2p(&op->schedule, xfers, count, in_place, to_self);
     return mesh__call_launch(c, op, r);
 }
@@ -322,7 +376,7 @@ MESH__PRIVATE mesh_xfer mesh__xfer(int direction, int index, const void *base, s
     mesh_xfer x;
     size_t elem = mesh_dtype_bytes(d);
     x.base = (void *)(uintptr_t)base;
-    x.nbytes = elem && count > SIZE_MAX / elem ? UINT64_MAX : (uint64_t)count * elem;
+    x.nbytes = count > SIZE_MAX >> 8 && elem && count > SIZE_MAX / elem ? UINT64_MAX : (uint64_t)count * elem;
     x.block = NULL;
     x.direction = direction;
     x.rank = index;

@@ -130,7 +130,7 @@ MESH__PRIVATE mesh_status mesh__wait_inside(mesh_request r) {
     if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing &&
         op->schedule.nsteps && mesh__op_leave(e, op) == MESH_OK)
         return MESH_OK;
-    mesh__op_wait(e, op);
+    if (op->state == MESH__ACTIVE) mesh__op_wait(e, op);
     mesh__op_join(e, op);
     return mesh__request_end(e, op);
 }

@@ -127,13 +127,17 @@ typedef struct mesh_xfer {
     int index, zero;         /* the same rank's index in the post's group */
 } mesh_xfer;
 
+enum {
+    MESH_POST_AWAITED = 1
+}; /* who posts waits for its end: a transport may look for that a moment, before it returns */
+
 typedef struct mesh_post {
     void *group;      /* of group_open; NULL: the world */
     uint64_t channel; /* comm id (24 bits), group (8), sequence (32; 0 or with its top bit set: point to point) */
     uint64_t check;   /* equal at both ends or MISMATCH */
     const mesh_xfer *xfer;
     int count;
-    unsigned flags; /* 0 */
+    unsigned flags; /* of MESH_POST_ */
     int dtype, op;  /* of its MESH_REDUCE: one of mesh_dtype, one of mesh_op (not avg, minloc, maxloc) */
     const struct mesh__record *record; /* the core's: what ranks tell each other of the operation; may be NULL */
 } mesh_post;
@@ -671,14 +675,14 @@ MESH__PRIVATE mesh__wire mesh__reading(const unsigned char *p) {
     w.reading = 1;
     return w;
 }
-MESH__PRIVATE void mesh__wire32(mesh__wire *w, uint32_t *v) {
+MESH__FOLDED void mesh__wire32(mesh__wire *w, uint32_t *v) {
     if (w->reading)
         *v = mesh__get32(w->at);
     else
         mesh__put32(w->at, *v);
     w->at += 4;
 }
-MESH__PRIVATE void mesh__wire64(mesh__wire *w, uint64_t *v) {
+MESH__FOLDED void mesh__wire64(mesh__wire *w, uint64_t *v) {
     if (w->reading)
         *v = mesh__get64(w->at);
     else

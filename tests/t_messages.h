@@ -679,7 +679,117 @@ static void test_armed(void) {
 #endif
 }
 
+/* Blocking messages that end as they are posted leave nothing behind, whatever is under way beside them; a short one does not overtake a long one of the
+   same call, nor of one before it. */
+static void at_once_rank(mesh_transport *t, void *ctx) {
+    enum { TURNS = 60, LONG = 1 << 18 };
+    int n = t->size, me = t->rank, next = (me + 1) % n, last = (me + n - 1) % n, round, i, busy = 0;
+    int32_t *far = (int32_t *)malloc(2 * LONG * 4), out[8], in[8], first[8], tagged[8];
+    mesh_xfer x[4];
+    mesh_comm c;
+    mesh_request r[3];
+    mesh__engine *e;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    e = mesh__impl(&c)->engine;
+    for (round = 0; round < TURNS; round++) {
+        size_t count = (size_t)(round % 8 + 1);
+        memset(in, 0xff, sizeof in); /* -1, which no cell is */
+        message_fill(out, me, next, (size_t)round, count);
+        message_fill(first, me, next, 1000, 8);
+        CHECK_OK(mesh_recv_start(&c, "x#3", last, tagged, 8, MESH_I32, &r[0]), c.error);
+        CHECK_OK(mesh_sendrecv(&c, "x", next, out, count, last, in, count, MESH_I32), c.error);
+        CHECK_INT(message_wrong(in, last, me, (size_t)round, count, 0), 0);
+        CHECK_OK(mesh_send(&c, "x#3", next, first, 8, MESH_I32), c.error);
+        CHECK_OK(mesh_wait(r[0]), c.error);
+        CHECK_INT(message_wrong(tagged, last, me, 1000, 8, 0), 0);
+        CHECK_INT(mesh__impl(&c)->engine->nactive, 0);
+    }
+    for (i = 0; i < e->nops; i++) busy += e->op[i]->state != MESH__FREE;
+    CHECK_INT(busy, 0);
+    CHECK(e->nops <= 4); /* slots were used again */
+    for (i = 0; i < 4; i++) { /* by direction, without a tag and with one */
+        uint32_t tag = i > 1 ? MESH__TAGGED | 3 : 0;
+        int direction = i % 2 ? MESH_RECV : MESH_SEND;
+        const mesh__group *g = mesh__group_find(mesh__impl(&c), "x");
+        CHECK_INT(mesh__stream_find(g, tag, direction == MESH_SEND ? next : last)->count[direction], TURNS);
+    }
+    CHECK_OK(mesh_sendrecv(&c, "x", me, out, 8, me, in, 8, MESH_I32), c.error); /* with oneself */
+    CHECK_INT(message_wrong(in, me, next, TURNS - 1, (TURNS - 1) % 8 + 1, 0), 0);
+    CHECK_INT(e->ring[(e->ring_count - 1) % MESH__RING].status, MESH_OK);
+    for (round = 0; round < 4; round++) { /* a long one, and a short one behind it: in one call, in two */
+        message_fill(far, me, next, 7, LONG);
+        message_fill(out, me, next, 8, 8);
+        x[0] = mesh__xfer(MESH_SEND, next, far, LONG, MESH_I32);
+        x[1] = mesh__xfer(MESH_SEND, next, out, 8, MESH_I32);
+        x[2] = mesh__xfer(MESH_RECV, last, far + LONG, LONG, MESH_I32);
+        x[3] = mesh__xfer(MESH_RECV, last, in, 8, MESH_I32);
+        if (round % 2) {
+            CHECK_OK(mesh_exchange(&c, "x", x, 4), c.error);
+        } else {
+            CHECK_OK(mesh_send_start(&c, "x", next, far, LONG, MESH_I32, &r[0]), c.error);
+            CHECK_OK(mesh_send_start(&c, "x", next, out, 8, MESH_I32, &r[1]), c.error);
+            CHECK_OK(mesh_recv(&c, "x", last, far + LONG, LONG, MESH_I32), c.error);
+            CHECK_OK(mesh_recv(&c, "x", last, in, 8, MESH_I32), c.error);
+            CHECK_OK(mesh_wait_all(r, 2), c.error);
+        }
+        CHECK_INT(message_wrong(far + LONG, last, me, 7, LONG, 0), 0);
+        CHECK_INT(message_wrong(in, last, me, 8, 8, 0), 0);
+    }
+    free(far);
+    mesh_comm_close(&c);
+}
+static void test_message_at_once(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 3, at_once_rank, NULL);
+}
+
+/* More messages than a peer takes without having asked for them: many that it is offered, with a short one behind; many short ones, which it reads while it
+   waits for the last. */
+static void unasked_rank(mesh_transport *t, void *ctx) {
+    enum { LONG = 20000, OFFERED = 20, SHORT = 250, MANY = 1500 };
+    int32_t *far = (int32_t *)malloc((LONG + OFFERED) * 4), got[SHORT + 1], k;
+    mesh_request *r = (mesh_request *)calloc(MANY, sizeof *r);
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    for (k = 0; k < LONG + OFFERED; k++) far[k] = k;
+    if (t->rank == 0) {
+        for (k = 0; k < OFFERED; k++)
+            CHECK_OK(mesh_send_start(&c, "x", 1, far + k, LONG, MESH_I32, &r[k]), c.error);
+        CHECK_OK(mesh_send_start(&c, "x", 1, far + k, SHORT, MESH_I32, &r[k]), c.error);
+        CHECK_OK(mesh_wait_all(r, OFFERED + 1), c.error);
+        for (k = 0; k < MANY; k++)
+            CHECK_OK(mesh_send_start(&c, "x", 1, far + k % OFFERED, SHORT, MESH_I32, &r[k]), c.error);
+        CHECK_OK(mesh_send(&c, "x#1", 1, far, SHORT, MESH_I32), c.error);
+        CHECK_OK(mesh_wait_all(r, MANY), c.error);
+    } else {
+        int32_t *in = (int32_t *)malloc(LONG * 4);
+        for (k = 0; k < OFFERED; k++) {
+            CHECK_OK(mesh_recv(&c, "x", 0, in, LONG, MESH_I32), c.error);
+            CHECK(in[0] == k && in[LONG - 1] == k + LONG - 1);
+        }
+        CHECK_OK(mesh_recv(&c, "x", 0, got, SHORT, MESH_I32), c.error);
+        CHECK(got[0] == OFFERED && got[SHORT - 1] == OFFERED + SHORT - 1);
+        CHECK_OK(mesh_recv(&c, "x#1", 0, got, SHORT, MESH_I32), c.error);
+        for (k = 0; k < MANY && !test_failures; k++) {
+            CHECK_OK(mesh_recv(&c, "x", 0, got, SHORT, MESH_I32), c.error);
+            CHECK(got[0] == k % OFFERED && got[SHORT - 1] == k % OFFERED + SHORT - 1);
+        }
+        free(in);
+    }
+    free(far);
+    free(r);
+    mesh_comm_close(&c);
+}
+static void test_message_unasked(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 2, unasked_rank, NULL);
+}
+
 static const test_case message_tests[] = {
+    {"messages/at_once", test_message_at_once, 0},
+    {"messages/unasked", test_message_unasked, 0},
     {"messages/lengths", test_message_lengths, 0},
     {"messages/objects", test_message_objects, 0},
     {"messages/tags", test_message_tags, 0},

@@ -675,14 +675,14 @@ static void test_flow(void) {
 }
 
 /* Offers are limited on both sides, by the same number: a right rank keeps what is more, in order; what was accepted or canceled makes room. */
-static void test_offer_limit(void) {
+static void offer_limit(int lanes) {
     enum { MORE = MESH_SOCKET__OFFERS + 5 };
     static mesh_ticket s[MORE], r[MORE], last;
     static unsigned char memory[65537];
     mesh_socket__xfer *x;
     mesh_error why;
     int i, n = 0;
-    law_open(2, MESH_SOCKET_UNIX);
+    law_open(2, lanes);
     law_meet(0, 1);
     for (i = 0; i < MORE; i++) law_post(0, MESH_SEND, 1, memory, 65537, NULL, (uint64_t)i << 32, &s[i]);
     CHECK_INT(law_peer(0, 1)->noffered, MESH_SOCKET__OFFERS);
@@ -715,6 +715,10 @@ static void test_offer_limit(void) {
     CHECK_INT(law_ended(1, &r[0]), MESH_OK);
     CHECK_INT(law_ended(0, &last), MESH_OK);
     law_close();
+}
+static void test_offer_limit(void) {
+    offer_limit(MESH_SOCKET_UNIX);
+    offer_limit(MESH_SOCKET_AUTO);
 }
 
 /* Two large messages to one rank take turns: neither is a frame ahead. Many are served by as many ids as are under way. */

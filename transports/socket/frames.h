@@ -9,7 +9,8 @@
 #include "lend.h"
 
 MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
-MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__xfer *x);
+MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_xfer *x,
+                                         uint64_t channel, uint64_t check);
 
 /* ---- // >>out ---- */
 
@@ -38,7 +39,7 @@ MESH__PRIVATE unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_so
 }
 
 /* A header, written or read. */
-MESH__PRIVATE void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f) {
+MESH__FOLDED void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f) {
     mesh__wire32(w, &f->type);
     mesh__wire32(w, &f->length);
     mesh__wire64(w, &f->channel);
@@ -123,7 +124,7 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
     if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
-    if (may && mesh_socket__put_short(s, p->conn, x)) return mesh_socket__eager_sent(s, p, x);
+    if (may && mesh_socket__put_short(s, p->conn, &x->x, x->channel, x->check)) return mesh_socket__eager_sent(s, p, x);
     if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x, p->conn->ring_out) &&
         mesh_socket__is_idle(s, p->conn)) {
         mesh_socket__conn *c = p->conn; /* straight from the caller's memory */

@@ -59,13 +59,39 @@ MESH__PRIVATE void mesh_socket__ticket_free(mesh_socket__impl *s, mesh_socket__t
     }
 }
 
+/* What comes through shared memory often comes in a moment: then nobody has to be asked again. */
+MESH__PRIVATE void mesh_socket__linger(mesh_socket__impl *s, const mesh_socket__ticket *k) {
+    int looks;
+    if (!s->shared || s->crowded || s->on_one_core > 0) return;
+    for (looks = 0; looks < MESH_SOCKET__PATIENCE && k->left; looks++)
+        if (!mesh_socket__glance_shared(s)) MESH_SOCKET__RELAX();
+}
+
+/* A short message that goes at once, before anything is noted of it. Returns 0 where it cannot. */
+MESH__PRIVATE int mesh_socket__send_short(mesh_socket__impl *s, const mesh_post *post, const mesh_xfer *x) {
+    mesh_socket__peer *p = &s->peer[x->rank];
+    uint64_t n = x->nbytes;
+    if (!p->conn || p->waiting.head || p->noffered >= MESH_SOCKET__OFFERS || n > MESH_SOCKET__EAGER ||
+        n > MESH_SOCKET__LEND || n + MESH_SOCKET__HEADER > p->credit ||
+        !mesh_socket__put_short(s, p->conn, x, post->channel, post->check))
+        return 0;
+    p->credit -= n + MESH_SOCKET__HEADER;
+    return 1;
+}
+
 MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__ticket *k = mesh_socket__ticket_new(s, post->count);
-    int i;
+    int i, first = 1; /* no other send before it */
     if (!k) return MESH_ERR_MEMORY;
     for (i = 0; i < post->count; i++) {
         mesh_socket__xfer *x = &k->xfer[i];
+        if (first && post->xfer[i].direction == MESH_SEND) {
+            x->x.rank = post->xfer[i].rank;
+            x->done = first = mesh_socket__send_short(s, post, &post->xfer[i]);
+            k->left -= first;
+            if (first) continue;
+        }
         x->x = post->xfer[i];
         if (x->x.block) {
             x->block = *x->x.block;
@@ -103,6 +129,7 @@ MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
         mesh_socket__conn *c = s->peer[post->xfer[i].rank].conn;
         if (c && !c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
     }
+    if (post->flags & MESH_POST_AWAITED) mesh_socket__linger(s, k);
     ticket->impl = k;
     ticket->id = post->channel;
     return MESH_OK;
