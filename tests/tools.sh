@@ -105,6 +105,8 @@ refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --s
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
 refuses "a plan of half bytes" '--elem-bytes takes a whole number of bytes from 1 to 10^12, not "1.5"' $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
 refuses "a plan of a cap in hex" '--cap takes a whole number of bytes from 1 to 10^12 (64M), not "0x10"' $mesh plan --mesh dp=4 --shape 8x8 --cap 0x10 "dp:S(0)" "dp:R"
+refuses "a plan of a cap whose point ends it" '--cap takes a whole number of bytes from 1 to 10^12 (64M), not "64.M"' $mesh plan --mesh dp=4 --shape 8x8 --cap 64.M "dp:S(0)" "dp:R"
+refuses "a job of signed ranks" '-n takes a whole number from 1 to 999999, not "+2"' $mesh run -n +2 -- true
 refuses "a plan of a signed shape" "no shape" $mesh plan --mesh dp=4 --shape 8x+8 "dp:S(0)" "dp:R"
 step "a plan's mesh from a rank on" bash -c "$mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 dp:S\(0\) tp:R | grep -q 'on tp=4@4$' && $mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 --json dp:S\(0\) tp:R | grep -qF '\"to\": {\"mesh\": \"tp=4@4\"'"
 refuses "a bench without a root" '--root takes a whole number from 0 to 1000000, not ""' $mesh bench -n 2 --root "" --max 8 --iters 1
@@ -168,6 +170,9 @@ auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "h
 auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
 auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
 step "auto: a topology of many levels" bash -c "sed 's|^topology.*|topology 1:2.500us:300GB/s,2:3.250us:250GB/s,4:4.250us:200GB/s,*:8.500us:25GB/s|' $out/auto.cluster >$out/auto-levels.cluster; ${auto/auto.cluster/auto-levels.cluster} | grep -q '8 devices'"
+auto_line 10 "auto-10.cluster:9: a number from 1e-6 to 1e6 is expected: flops 0x10" cluster "flops 0x10"
+auto_line 11 "auto-11.cluster:9: a number from 1e-6 to 1e6 is expected: flops +5" cluster "flops +5"
+auto_line 10 "auto-10.model:9: a number from 0 to 999999 is expected: published_tflops 7." model "published_tflops 7."
 auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
