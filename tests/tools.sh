@@ -257,7 +257,10 @@ pid_t some_forks(void) {
 }
 END
 step "doctor where no process can be started" bash -c "cc -std=c99 -I. $out/forks.c -o $out/forks -lpthread && { FORKS=0 $out/forks doctor >$out/forks.0; [ \$? = 1 ]; } && grep -q 'none can be started: Resource' $out/forks.0 &&
-    ! grep -q loopback $out/forks.0 && { FORKS=1 $out/forks doctor >$out/forks.1; [ \$? = 1 ]; } && grep -q hostname $out/forks.1"
+    ! grep -q loopback $out/forks.0 && { FORKS=4 $out/forks doctor >$out/forks.4; [ \$? = 1 ]; } && grep -q 'only 4 can be started at once: Resource' $out/forks.4 &&
+    ! grep -q compiler $out/forks.4 && { FORKS=8 $out/forks doctor >$out/forks.8; [ \$? = 1 ]; } && grep -q hostname $out/forks.8"
+unshare -rm mount --bind /dev/null /dev/urandom 2>/dev/null &&
+    refuses "a job without random numbers" "no random numbers for the job's secret: /dev/urandom: No data available" unshare -rm bash -c 'mount --bind /dev/null /dev/urandom && exec "$@"' random $mesh run -n 2 -- true
 refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_RANK), each of which would start 2 more" env PMI_RANK=1 PMI_SIZE=3 $mesh run -n 2 -- true
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2

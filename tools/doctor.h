@@ -55,17 +55,32 @@ static void doctor_line(const char *command, char *out, size_t cap) {
     if (p) pclose(p);
 }
 
-/* Can another process be started? Most of what follows needs one, and would blame something else. */
+enum {
+    DOCTOR_PROCESSES = 8
+}; /* at once: a shell, its pipelines, and those that have just ended, which count for a while */
+
+/* Can other processes be started? Most of what follows needs some, and would blame something else. */
 static int doctor_processes(doctor *d) {
-    pid_t pid = fork();
-    if (pid == 0) _exit(0);
-    if (pid < 0) {
-        doctor_say(d, DOCTOR_ERROR, "processes", "raise ulimit -u, or what the container allows (pids.max)",
-                   "none can be started: %s; nothing else is looked at", strerror(errno));
-        return 0;
+    int ends[2], started = 0, error, i;
+    pid_t pid[DOCTOR_PROCESSES];
+    char c, many[32] = "none";
+    if (pipe(ends)) return 1;
+    while (started < DOCTOR_PROCESSES && (pid[started] = fork()) >= 0) {
+        if (pid[started] == 0) { /* until all are there */
+            close(ends[1]);
+            while (read(ends[0], &c, 1) < 0 && errno == EINTR) {}
+            _exit(0);
+        }
+        started++;
     }
-    waitpid(pid, NULL, 0);
-    return 1;
+    error = errno;
+    close(ends[0]), close(ends[1]);
+    for (i = 0; i < started; i++) waitpid(pid[i], NULL, 0);
+    if (started == DOCTOR_PROCESSES) return 1;
+    if (started) snprintf(many, sizeof many, "only %d", started);
+    doctor_say(d, DOCTOR_ERROR, "processes", "raise ulimit -u, or what the container allows (pids.max)",
+               "%s can be started%s: %s; nothing else is looked at", many, started ? " at once" : "", strerror(error));
+    return 0;
 }
 
 static void doctor_compiler(doctor *d) {

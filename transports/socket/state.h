@@ -415,19 +415,30 @@ MESH__PRIVATE void mesh_socket__log(mesh_socket__impl *s, int level, const char 
     s->net->base.log(s->net->base.log_ctx, level, text);
 }
 
-/* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
-MESH__PRIVATE int mesh_socket__random(void *p, size_t n) {
-    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+#ifdef ENODATA
+#define MESH_SOCKET__ENDS ENODATA /* a file that ends too early */
+#else
+#define MESH_SOCKET__ENDS EIO
+#endif
+
+/* The first bytes of a file. Returns 0, with errno, where there are not so many. */
+MESH__PRIVATE int mesh_socket__read_file(const char *path, void *p, size_t n) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : MESH_SOCKET__ENDS;
     size_t have = 0;
     while (fd >= 0 && have < n) {
         ssize_t got = read(fd, (unsigned char *)p + have, n - have);
         if (got < 0 && errno == EINTR) continue;
+        if (got < 0) error = errno;
         if (got <= 0) break;
         have += (size_t)got;
     }
     if (fd >= 0) close(fd);
+    errno = error;
     return have == n;
 }
+
+/* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
+MESH__PRIVATE int mesh_socket__random(void *p, size_t n) { return mesh_socket__read_file("/dev/urandom", p, n); }
 
 /* A stream socket that no program started later inherits. */
 MESH__PRIVATE int mesh_socket__new(int family) {
