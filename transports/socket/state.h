@@ -128,6 +128,7 @@ enum {
     MESH_SOCKET__AHEAD = 8 * 1024,      /* read beyond what is known to belong to a message */
     MESH_SOCKET__ENTRY = 64,            /* of the address book, the last 8 bytes of its first one the job's number */
     MESH_SOCKET__FEW = MESH_SOCKET_FEW, /* connections that are simply read */
+    MESH_SOCKET__HANGUPS = 8,           /* attempts at rank 0, some 0.4 s, before it is said that they are hung up on */
     MESH_SOCKET__STRANGERS = 64,        /* connections that have not proved themselves */
     MESH_SOCKET__OFFERS = 32768,        /* of large messages that a peer has not accepted; more wait here */
     MESH_SOCKET__CONTROLS = 4096,       /* messages of a peer that the core has not taken */
@@ -388,7 +389,10 @@ typedef struct mesh_socket__impl {
     int64_t accept_at;              /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master, address[8]; /* all that rank 0's name stands for; master: the one in use */
     socklen_t master_len, address_len[8];
-    int naddresses;
+    int naddresses, at_address;                                  /* at_address: the number of the one in use */
+    char said[8][96];                                            /* why the last attempt at each failed */
+    unsigned foreign;                                            /* bits: those where what answers is no rank */
+    int hangups;                                                 /* attempts that ended without a byte of an answer */
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[256]; /* why rank 0 refused us; the last stranger */
     mesh_error told; /* why rank 0, or the first that shares memory, has given the opening up */
     char last[256];  /* why the last attempt to reach rank 0 failed */
