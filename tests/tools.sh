@@ -37,6 +37,10 @@ step "a log beyond ulimit -f says so, and the job goes on" bash -c "(ulimit -f 1
 step "what a failed rank leaves running is killed" bash -c "! $mesh run -n 2 -- bash -c 'trap \"\" TERM; sleep 300 >/dev/null 2>&1 & echo \$! >$out/left.\$RANK; exit 3' 2>/dev/null && for i in {1..250}; do cat /proc/\$(cat $out/left.0)/status /proc/\$(cat $out/left.1)/status 2>/dev/null | grep -q 'State:.[SRD]' || exit 0; sleep 0.02; done; exit 1" # SIGKILL is sent: they end when they next run
 unshare -rn true 2>/dev/null &&
     refuses "a job where loopback is down" "loopback is down here" unshare -rn env MESH_OPEN_TIMEOUT=5 $mesh run -n 2 -- $build/hello
+unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo' 2>/dev/null && {
+    step "a job where loopback has ::1 alone" unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && $1 run -n 2 -- $2 && $1 doctor | grep -q "loopback .*GB/s"' six $mesh $build/hello
+    refuses "a job where loopback has no address" "no port on loopback, 127.0.0.1 or ::1: " unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip addr del ::1/128 dev lo && $1 run -n 2 -- $2' none $mesh $build/hello
+}
 refuses "output of a rank that there is not" "--only takes a rank from 0 to RANKS - 1, not \"5\"" $mesh run -n 2 --only 5 -- true
 refuses "input of a rank that there is not" "--stdin takes a rank from 0 to RANKS - 1, not \"7\"" $mesh run -n 2 --stdin 7 -- true
 step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"

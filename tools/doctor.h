@@ -165,16 +165,15 @@ static int doctor_speed(int unix_domain, double *gbs, double *us) {
     if (unix_domain) {
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd)) return 0;
     } else {
-        struct sockaddr_in a;
-        int listener = listen_here(&port);
+        struct sockaddr_storage a;
+        socklen_t length = sizeof a;
+        const char *address;
+        int listener = listen_here(&port, &address);
         if (listener < 0) return 0;
-        memset(&a, 0, sizeof a);
-        a.sin_family = AF_INET;
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        a.sin_port = htons((uint16_t)port);
-        fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+        getsockname(listener, (struct sockaddr *)(void *)&a, &length);
+        fd[0] = socket(a.ss_family, SOCK_STREAM, 0);
         mesh_socket__tune(fd[0], (struct sockaddr *)(void *)&a);
-        if (connect(fd[0], (struct sockaddr *)(void *)&a, sizeof a) || (fd[1] = accept(listener, NULL, NULL)) < 0) {
+        if (connect(fd[0], (struct sockaddr *)(void *)&a, length) || (fd[1] = accept(listener, NULL, NULL)) < 0) {
             close(fd[0]), close(listener);
             return 0;
         }
@@ -263,7 +262,7 @@ static void doctor_network(doctor *d) {
 #endif
     if (!doctor_speed(0, &gbs, &us))
         doctor_say(d, DOCTOR_ERROR, "loopback", "bring it up: ip link set lo up; look at the firewall's rules for lo",
-                   "127.0.0.1 does not work: %s", strerror(errno));
+                   "neither 127.0.0.1 nor ::1 works: %s", strerror(errno));
     else
         doctor_say(d, gbs < 1 ? DOCTOR_WARN : DOCTOR_OK, "loopback",
                    gbs < 1 ? "look for other load, and at net.ipv4.tcp_rmem and tcp_wmem" : NULL,
