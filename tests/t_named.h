@@ -142,11 +142,11 @@ static const char *made_by_number(int which, mesh *m, mesh_error *err) {
     mesh_degrees degrees;
     mesh_views views;
     mesh_schedule schedule;
-    mesh_place place;
+    mesh_place place[2];
     size_t counts[8];
     void *p;
     memset(&spec, 0, sizeof spec);
-    memset(&place, 0, sizeof place);
+    memset(place, 0, sizeof place);
     memset(&layout, 0, sizeof layout);
     mesh_tensor_make(&tensor, m, "a:S(0)", MESH_I32, two, right, err);
     memset(&plan_desc, 0, sizeof plan_desc);
@@ -155,7 +155,7 @@ static const char *made_by_number(int which, mesh *m, mesh_error *err) {
     layout.on = m;
     topology.nlevels = 99;
     degrees.world = -3;
-    place.kind = 77;
+    place[0].kind = place[1].kind = 77;
     NAMED(mesh_table_make, (&table, ranks, two, inverse, two, err))
     NAMED(mesh_make, (&made, NULL, err))
     NAMED(mesh_parse, (&made, "a=2,a=2", 4, err))
@@ -171,12 +171,12 @@ static const char *made_by_number(int which, mesh *m, mesh_error *err) {
     NAMED(mesh_from_degrees, (&made, &degrees, "nowhere", err))
     NAMED(mesh_views_make, (&views, &degrees, err))
     NAMED(mesh_dims_create, (7, two, dims, err))
-    NAMED(mesh_spec_make, (&spec, m, &place, two, err))
+    NAMED(mesh_spec_make, (&spec, m, place, two, err))
     NAMED(mesh_spec_parse, (&spec, m, "nowhere:R", two, err))
     NAMED(mesh_spec_parse_dims, (&spec, m, "nowhere", two, err))
     NAMED(mesh_layout_parse, (&layout, m, "nowhere:R", two, shape, err))
     NAMED(mesh_layout_make, (&layout, m, &spec, two, shape, err))
-    NAMED(mesh_layout_set, (&layout, "nowhere", place, err))
+    NAMED(mesh_layout_set, (&layout, "nowhere", place[0], err))
     NAMED(mesh_layout_check, (&layout, err))
     NAMED(mesh_layout_counts, (&layout, "nowhere", 0, counts, counts, err))
     NAMED(mesh_tensor_make, (&tensor, m, "nowhere:R", MESH_F32, two, shape, err))
