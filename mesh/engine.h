@@ -295,6 +295,7 @@ typedef struct mesh__comm_impl {
     int beside;         /* work was put on it that belongs to no operation, and nobody has waited since */
     int blocking;       /* what is started now is waited for at once */
     int preparing;      /* what is started next is only prepared */
+    const char *called; /* by the program, where it is no operation's name; NULL: its operation's is it */
     uint32_t *nonce;    /* the first rank's: which opening of each index it answered */
     mesh_error stalled; /* why the first ticket ended that took an operation with it */
     /* What there was no memory to announce to everybody, to be said again. */

@@ -177,14 +177,15 @@ MESH__PRIVATE mesh_status mesh__composed(mesh_comm *c, const char *name, int fai
 /* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
 MESH__RARE mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
                                     ...) {
+    const char *called = mesh__impl(c)->called;
     va_list args;
     char why[300];
     mesh__text t = mesh__text_on(why, sizeof why);
     va_start(args, format);
     mesh__vput(&t, format, args);
     va_end(args);
-    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s", mesh__call_name(kind),
-                             axes ? axes : "(all axes)", why);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s",
+                             called ? called : mesh__call_name(kind), axes ? axes : "(all axes)", why);
 }
 
 /* ---- // >>disagreement: name both calls. Each side of it announces its own call; a rank that has two different ones can tell. */

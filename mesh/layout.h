@@ -544,13 +544,15 @@ MESH_API mesh_status mesh_layout_counts(const mesh_layout *l, const char *axes, 
     uint8_t list[MESH_MAX_AXES];
     mesh group;
     mesh_box box;
+    mesh_error why;
     mesh_status status;
     int i, d, n, dim;
     size_t at = 0, outer = 1;
     if (!l || !counts)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_layout_counts: the %s NULL",
                           l ? "counts are" : "layout is");
-    if ((status = mesh_group_through(&group, l->on, axes, rank, err)) != MESH_OK) return status;
+    if ((status = mesh_group_through(&group, l->on, axes, rank, &why)) != MESH_OK)
+        return mesh__fail(err, status, why.rank, "mesh_layout_counts: %s", why.text);
     n = mesh__axes(l->on, axes, list, "", NULL);
     if ((dim = mesh__counts_dim(&l->spec, list, n)) < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank,

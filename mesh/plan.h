@@ -840,9 +840,9 @@ MESH__PRIVATE void mesh__search_all(mesh__search *q) {
 
 /* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
 
-MESH__PRIVATE mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem_bytes, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem_bytes, const char *f,
+                                           mesh_error *err) {
     const mesh *src = d->src->on, *dst = d->dst->on;
-    const char *f = "mesh_plan_make";
     int i, k, from_op = -1, to_op = -1, from_axis = 0, to_axis = 0;
     int64_t total = elem_bytes;
     mesh_error why;
@@ -852,7 +852,8 @@ MESH__PRIVATE mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem
                           elem_bytes, (int)d->dtype);
     if (d->scratch_cap < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", f, d->scratch_cap);
-    if (d->topology && mesh_topology_check(d->topology, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (d->topology && mesh_topology_check(d->topology, &why) != MESH_OK)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", f, why.text);
     if (d->src->ndim != d->dst->ndim)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: source and destination have %d and %d dims", f, d->src->ndim,
                           d->dst->ndim);
@@ -986,20 +987,21 @@ MESH__PRIVATE void mesh__count_bytes(mesh_plan *p) {
     }
 }
 
-MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
+MESH__PRIVATE int mesh__plans_find(mesh_plan *plans, int cap, const mesh_plan_desc *d, const char *function,
+                                   mesh_error *err) {
     mesh__search q;
     mesh_plan *p = &q.path;
     const mesh_layout *src = d ? d->src : NULL, *dst = d ? d->dst : NULL;
     int64_t elem_bytes = !d ? 0 : d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
     int i;
     if (!d || !src || !dst || cap < 1 || !plans)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_plan_make: %s is missing",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s is missing", function,
                           !d     ? "the description"
                           : !src ? "desc.src"
                           : !dst ? "desc.dst"
                                  : "room for a plan"),
                -1;
-    if (mesh__plan_check(d, elem_bytes, err) != MESH_OK) return -1;
+    if (mesh__plan_check(d, elem_bytes, function, err) != MESH_OK) return -1;
     q.d = d;
     q.best = plans;
     q.cap = cap;
@@ -1030,10 +1032,9 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
     mesh__search_view(&q);
     if (p->topology.nlevels > 1 && mesh__split_dims(p)) mesh__search_view(&q);
     if (q.found == 0)
-        return mesh__fail(
-                   err, MESH_ERR_MEMORY, -1,
-                   "mesh_plan_make: no plan needs as little scratch as scratch_cap = %l bytes; the least possible is %l",
-                   d->scratch_cap, q.least),
+        return mesh__fail(err, MESH_ERR_MEMORY, -1,
+                          "%s: no plan needs as little scratch as scratch_cap = %l bytes; the least possible is %l",
+                          function, d->scratch_cap, q.least),
                -1;
     for (i = 0; i < q.found; i++) {
         mesh__count_bytes(&plans[i]);
@@ -1043,9 +1044,13 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
     return q.found;
 }
 
+MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
+    return mesh__plans_find(plans, cap, d, "mesh_plan_candidates", err);
+}
+
 MESH_API mesh_status mesh_plan_make(mesh_plan *p, const mesh_plan_desc *d, mesh_error *err) {
     mesh_error why;
-    if (mesh_plan_candidates(p, 1, d, &why) > 0) return MESH_OK;
+    if (mesh__plans_find(p, 1, d, "mesh_plan_make", &why) > 0) return MESH_OK;
     if (err) *err = why;
     return (mesh_status)why.status;
 }

@@ -753,25 +753,37 @@ MESH__PRIVATE mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);
     return status;
 }
-MESH__PRIVATE mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
-                                                  const mesh_tensor *dst, int count, mesh_request *r) {
-    MESH__ALONE_START(c, "redistribute", r, mesh__redistribute_call_inside(c, plans, src, dst, count, r));
+/* name: of what the program called, without its "mesh_". */
+MESH__PRIVATE mesh_status mesh__redistribute_named(mesh_comm *c, const char *name, const mesh_plan *plans,
+                                                   const mesh_tensor *src, const mesh_tensor *dst, int count,
+                                                   mesh_request *r) {
+    mesh_status status;
+    if (c && !c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", name);
+    if (c) mesh__impl(c)->called = name;
+    status = mesh__redistribute_call_inside(c, plans, src, dst, count, r);
+    if (c) mesh__impl(c)->called = NULL;
+    return status;
+}
+MESH__PRIVATE mesh_status mesh__redistribute_call(mesh_comm *c, const char *name, const mesh_plan *plans,
+                                                  const mesh_tensor *src, const mesh_tensor *dst, int count,
+                                                  mesh_request *r) {
+    MESH__ALONE_START(c, name, r, mesh__redistribute_named(c, name, plans, src, dst, count, r));
 }
 
 MESH_API mesh_status mesh_redistribute_planned_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                      const mesh_tensor *dst, int count, mesh_request *r) {
-    return mesh__redistribute_call(c, plans, src, dst, count, r);
+    return mesh__redistribute_call(c, MESH__CALLER, plans, src, dst, count, r);
 }
 MESH_API mesh_status mesh_redistribute_many_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                                   int count, mesh_request *r) {
-    return mesh__redistribute_call(c, NULL, src, dst, count, r);
+    return mesh__redistribute_call(c, "redistribute_many", NULL, src, dst, count, r);
 }
 MESH_API mesh_status mesh_redistribute_many(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, int count) {
     MESH__BLOCKING(mesh_redistribute_many_start(c, src, dst, count, &r));
 }
 MESH_API mesh_status mesh_redistribute_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                              mesh_request *r) {
-    return mesh__redistribute_call(c, NULL, src, dst, 1, r);
+    return mesh__redistribute_call(c, "redistribute", NULL, src, dst, 1, r);
 }
 MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst) {
     MESH__BLOCKING(mesh_redistribute_start(c, src, dst, &r));

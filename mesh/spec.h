@@ -271,7 +271,7 @@ MESH__RARE mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
     return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: %q: expected %s %s%s%s", r->function, r->text, wanted,
                       near[0] ? "at \"" : "at the end", near, near[0] ? "\"" : "");
 }
-/* A small number, perhaps negative. Returns 0 if there is none, or one beyond +-99. */
+/* A small number, perhaps negative. Returns 0 if there is none, or one beyond +-99, or a zero below zero. */
 MESH__RARE int mesh__read_int(mesh__reader *r, int *v) {
     int sign = *r->p == '-', n = sign;
     *v = 0;
@@ -279,7 +279,7 @@ MESH__RARE int mesh__read_int(mesh__reader *r, int *v) {
         *v = *v * 10 + (r->p[n] - '0');
         if (*v > 99) return 0;
     }
-    if (n == sign) return 0;
+    if (n == sign || (sign && !*v)) return 0;
     if (sign) *v = -*v;
     r->p += n;
     return 1;

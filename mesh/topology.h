@@ -99,7 +99,7 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
 #define MESH__TOPOLOGY_PS \
     INT64_C(1000000000000000) /* 1,000 s: the longest latency of text; a number read has no more digits */
 
-/* A decimal: digits with or without a fraction, as number / 10^places. Moves *p behind it; 0: there is none, or it is too long. */
+/* A decimal: digits with or without a fraction, as number / 10^places. Moves *p behind it; 0: there is none, or it is too long, or ends with its point. */
 MESH__RARE int mesh__read_decimal(const char **p, int64_t *number, int *places) {
     const char *q = *p;
     int digits = 0, point = 0;
@@ -115,7 +115,7 @@ MESH__RARE int mesh__read_decimal(const char **p, int64_t *number, int *places) 
         *places += point;
     }
     *p = q;
-    return digits > 0;
+    return digits > 0 && mesh__is_digit(q[-1]);
 }
 
 MESH__RARE int64_t mesh__power10(int n) {

@@ -67,6 +67,7 @@ MESH_API mesh_status mesh_views_make(mesh_views *v, const mesh_degrees *degrees,
         "torchtitan:sparse", "torchtitan:dataloading", "torchtitan:dense", "torchtitan", "pp,dp,cp,tp", "pp,loss,tp"};
     mesh_views r;
     mesh *view[6];
+    mesh_error why;
     int k;
     if (!v || !degrees)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_views_make: the %s NULL", v ? "degrees are" : "views are");
@@ -76,7 +77,8 @@ MESH_API mesh_status mesh_views_make(mesh_views *v, const mesh_degrees *degrees,
         mesh_degrees d = *degrees;
         mesh_status status;
         if (k >= 4) d.ep = d.etp = 1; /* orders that know no experts */
-        if ((status = mesh_from_degrees(view[k], &d, orders[k], err)) != MESH_OK) return status;
+        if ((status = mesh_from_degrees(view[k], &d, orders[k], &why)) != MESH_OK)
+            return mesh__fail(err, status, why.rank, "mesh_views_make: %s", why.text);
     }
     r.has_etp = degrees->etp != 0;
     r.degrees = *degrees;

@@ -149,6 +149,32 @@ static void test_group_given_up(void) {
     }
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
+/* A control message that MPI does not take: whoever needs that rank says so in MPI's words, and the others hear it. */
+static void failing_said(int bad) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    mesh_status status;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    CHECK_OK(mesh_parse(&m, "x=-1", net.base.size, &err), err);
+    if (net.base.rank == bad) failing = "MPI_Isend", failing_after = 0;
+    status = mesh_comm_open(&c, &net.base, &m, NULL, &err);
+    CHECK(status != MESH_OK);
+    failing = NULL;
+    if (net.base.rank == bad) {
+        char words[MPI_MAX_ERROR_STRING + 1];
+        int length = 0;
+        MPI_Error_string(MPI_ERR_OTHER, words, &length);
+        words[length] = 0;
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_HAS(err.text, "rank 0 ");
+        CHECK_HAS(err.text, "could not be reached: MPI_Isend: ");
+        CHECK_HAS(err.text, words);
+    }
+    if (status == MESH_OK) mesh_comm_close(&c);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
 static void test_failing(void) {
     mesh_mpi net;
     mesh_comm c;
@@ -169,6 +195,7 @@ static void test_failing(void) {
     PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
     CHECK(before == after);
     PMPI_Errhandler_free(&before), PMPI_Errhandler_free(&after);
+    failing_said(bad);
     failing_call(bad, "MPI_Type_commit", "a datatype of MPI: ");
     failing_call(bad, "MPI_Isend", "MPI_Isend: ");
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;

@@ -730,6 +730,86 @@ static void test_two_addresses(void) {
     close(fd);
 }
 
+/* Another program at rank 0's port, or a forwarder in front of a rank 0 that is late: who hangs up is said and tried again, who answers otherwise ends it,
+   but where the name has another address. */
+enum { OTHERS_HANG_UP, OTHERS_ANSWER, OTHERS_ANSWER_BESIDE };
+static void answer_others(int fd, int times, const char *words) {
+    char heard[64];
+    while (times-- > 0) {
+        int c = accept(fd, NULL, NULL);
+        CHECK(c >= 0 && recv(c, heard, sizeof heard, 0) > 0);
+        if (*words) CHECK_INT(send(c, words, strlen(words), MSG_NOSIGNAL), (int64_t)strlen(words));
+        close(c);
+    }
+}
+static void others_rank(int rank, void *ctx) {
+    int what = *(const int *)ctx, other, other_fd = -1;
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, rank ? 0 : mend_fd);
+    mesh_socket net;
+    mesh_error err;
+    if (what == OTHERS_ANSWER_BESIDE && rank == 1) {
+        other_fd = listen_loopback(AF_INET, &other);
+        failing_also.sin_family = AF_INET;
+        failing_also.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        failing_also.sin_port = htons((uint16_t)other);
+        fflush(NULL);
+        if (fork() == 0) {
+            answer_others(other_fd, 1, "HTTP/1.1 400");
+            _exit(0);
+        }
+    }
+    if (rank == 0 && what != OTHERS_ANSWER_BESIDE)
+        answer_others(mend_fd, what == OTHERS_ANSWER ? 1 : 3 * MESH_SOCKET__HANGUPS,
+                      what == OTHERS_ANSWER ? "HTTP/1.1 400" : "");
+    hint_text[0] = 0;
+    d.log = hint_log;
+    d.open_timeout_ns = 60 * SECOND;
+    if (what == OTHERS_ANSWER) {
+        if (rank == 0) return;
+        CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+        CHECK_HAS(err.text, "it does not speak this protocol; another program listens there: set another MASTER_PORT");
+        return;
+    }
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (what == OTHERS_HANG_UP && rank == 1) CHECK_HAS(hint_text, "if it is another program, set another MASTER_PORT");
+    mesh_socket_close(&net);
+    if (other_fd >= 0) wait(NULL);
+}
+static void test_others(void) {
+    int what;
+    for (what = OTHERS_HANG_UP; what <= OTHERS_ANSWER_BESIDE; what++) {
+        mend_fd = listen_loopback(AF_INET, &mend_port);
+        mend_processes(2, others_rank, &what);
+        close(mend_fd);
+    }
+}
+
+/* Of two addresses where nobody is each says why; both of them loopback's, and that is down, nothing is waited for. */
+static void test_nobody_at_two(void) {
+    int port, fd = listen_loopback(AF_INET, &port);
+    mesh_socket_desc d = socket_desc(1, 2, port, 0);
+    failing_plan plan = MESH_ZERO;
+    mesh_socket net;
+    mesh_error err;
+    close(fd);
+    failing_also.sin_family = AF_INET;
+    failing_also.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    failing_also.sin_port = htons((uint16_t)port);
+    d.open_timeout_ns = SECOND;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
+    CHECK_HAS(err.text, ": 127.0.0.2: ");
+    CHECK_HAS(err.text, "refused, 127.0.0.1: ");
+    CHECK_HAS(err.text, "refused; is rank 0 running");
+    plan.kinds = FAIL_CONNECT, plan.at = 1, plan.times = INT32_MAX, plan.error = ENETUNREACH;
+    failing_now = &plan;
+    d.open_timeout_ns = 60 * SECOND;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+    CHECK_HAS(err.text, "loopback is down here; bring it up");
+    CHECK_INT(plan.failed, 2);
+    failing_now = NULL;
+    failing_also.sin_family = 0;
+}
+
 /* A name that is not known yet is asked for again, up to the deadline; then the text says what was the matter. */
 static void unknown_yet_rank(int rank, void *ctx) {
     mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
@@ -984,6 +1064,8 @@ static const test_case opening_tests[] = {
     {"sockets/own_port", test_own_port, 0},
     {"sockets/mirror", test_mirror, 0},
     {"sockets/two_addresses", test_two_addresses, 0},
+    {"sockets/others", test_others, 0},
+    {"sockets/nobody_at_two", test_nobody_at_two, 0},
     {"sockets/loopback_first", test_loopback_first, 0},
     {"sockets/unknown_yet", test_unknown_yet, 0},
     {"sockets/lost_early", test_lost_early, 0},

@@ -673,6 +673,9 @@ static void test_topology_text(void) {
         {"-1:2us:1GB/s", "expected a number of ranks"},
         {"8.5:2us:1GB/s", "expected a number of ranks"},
         {"2147483648:2us:1GB/s", "expected a number of ranks"},
+        {"8.:2us:1GB/s", "expected a number of ranks"},
+        {"8:2.us:1GB/s", "and a latency"},
+        {"8:2us:1.GB/s", "and a bandwidth"},
         {"8", "expected \":\" and a latency, as in :2us at the end"},
         {"8:", "and a latency"},
         {"8:-2us:1GB/s", "and a latency"},
@@ -744,9 +747,9 @@ static void test_topology_text(void) {
         for (n = 0, l = 0; l < levels; l++) {
             int places = random_below(&r, 7), i, big = random_below(&r, 2);
             ranks *= 1 + random_below(&r, 3);
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d:%d.%d%s:%d.", l ? "," : "", ranks,
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d:%d.%d%s:%d%s", l ? "," : "", ranks,
                                   random_below(&r, 900), random_below(&r, 1000), time[random_below(&r, 3)],
-                                  1 + random_below(&r, big ? 999999 : 9));
+                                  1 + random_below(&r, big ? 999999 : 9), places ? "." : "");
             for (i = 0; i < places; i++) text[n++] = (char)('0' + random_below(&r, 10));
             n += (size_t)snprintf(text + n, sizeof text - n, "%s", rate[random_below(&r, 2)]);
         }

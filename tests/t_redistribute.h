@@ -423,7 +423,7 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
         status = mesh_redistribute_many_start(&c, &src, &dst, n, what == 16 ? NULL : &r);
         CHECK_INT(status, refusals[what].status);
         CHECK_HAS(c.error.text, refusals[what].text);
-        CHECK_HAS(c.error.text, "mesh_redistribute(");
+        CHECK_HAS(c.error.text, "mesh_redistribute_many(");
     } else {
         status = mesh_redistribute(&c, &src, &dst);
         CHECK_INT(status, refusals[what].status);

@@ -442,7 +442,7 @@ typedef struct dial_case {
 
 static const char unproved[] = "it does not know this job's secret; give every rank the same MESH_SECRET";
 static const char other_version[] = "it speaks another version of this protocol";
-static const char other_protocol[] = "it does not speak this protocol";
+static const char other_protocol[] = "it does not speak this protocol; another program listens there: set another MASTER_PORT";
 
 /* The other side's first word. */
 static void dialed_start(rogue_talk *k, int listener) {

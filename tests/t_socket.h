@@ -622,7 +622,20 @@ static void test_silence_near(void) {
 }
 #endif
 
+/* What ends too early says so: errno is of no call then. */
+static void test_short_file(void) {
+    unsigned char bytes[32];
+    errno = 0;
+    CHECK_INT(mesh_socket__read_file("/dev/null", bytes, sizeof bytes), 0);
+    CHECK_INT(errno, MESH_SOCKET__ENDS);
+    CHECK_INT(mesh_socket__read_file("/dev/null/none", bytes, sizeof bytes), 0);
+    CHECK_INT(errno, ENOTDIR);
+    CHECK_INT(mesh_socket__read_file("/dev/zero", bytes, sizeof bytes), 1);
+    CHECK_INT(mesh_socket__random(bytes, sizeof bytes), 1);
+}
+
 static const test_case socket_tests[] = {
+    {"socket/short_file", test_short_file, 0},
 #if MESH_SOCKET__LINUX
     {"socket/silence_figures", test_silence_figures, 0},
     {"socket/silence_near", test_silence_near, 0},

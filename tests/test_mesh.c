@@ -65,6 +65,7 @@
 #include "t_shared.h"
 #include "t_schedule.h"
 #include "t_refused.h"
+#include "t_named.h"
 #include "t_messages.h"
 #include "t_split.h"
 #include "t_hosts.h"
@@ -124,6 +125,7 @@ int main(int argc, char **argv) {
         TOPIC(shared_tests),
         TOPIC(schedule_tests),
         TOPIC(refused_tests),
+        TOPIC(named_tests),
         TOPIC(law_tests),
         TOPIC(comm_told_tests),
         TOPIC(comm_waits_tests),

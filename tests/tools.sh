@@ -37,6 +37,10 @@ step "a log beyond ulimit -f says so, and the job goes on" bash -c "(ulimit -f 1
 step "what a failed rank leaves running is killed" bash -c "! $mesh run -n 2 -- bash -c 'trap \"\" TERM; sleep 300 >/dev/null 2>&1 & echo \$! >$out/left.\$RANK; exit 3' 2>/dev/null && for i in {1..250}; do cat /proc/\$(cat $out/left.0)/status /proc/\$(cat $out/left.1)/status 2>/dev/null | grep -q 'State:.[SRD]' || exit 0; sleep 0.02; done; exit 1" # SIGKILL is sent: they end when they next run
 unshare -rn true 2>/dev/null &&
     refuses "a job where loopback is down" "loopback is down here" unshare -rn env MESH_OPEN_TIMEOUT=5 $mesh run -n 2 -- $build/hello
+unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo' 2>/dev/null && {
+    step "a job where loopback has ::1 alone" unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && $1 run -n 2 -- $2 && $1 doctor | grep -q "loopback .*GB/s"' six $mesh $build/hello
+    refuses "a job where loopback has no address" "no port on loopback, 127.0.0.1 or ::1: " unshare -rn bash -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip addr del ::1/128 dev lo && $1 run -n 2 -- $2' none $mesh $build/hello
+}
 refuses "output of a rank that there is not" "--only takes a rank from 0 to RANKS - 1, not \"5\"" $mesh run -n 2 --only 5 -- true
 refuses "input of a rank that there is not" "--stdin takes a rank from 0 to RANKS - 1, not \"7\"" $mesh run -n 2 --stdin 7 -- true
 step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"
@@ -105,6 +109,8 @@ refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --s
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
 refuses "a plan of half bytes" '--elem-bytes takes a whole number of bytes from 1 to 10^12, not "1.5"' $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
 refuses "a plan of a cap in hex" '--cap takes a whole number of bytes from 1 to 10^12 (64M), not "0x10"' $mesh plan --mesh dp=4 --shape 8x8 --cap 0x10 "dp:S(0)" "dp:R"
+refuses "a plan of a cap whose point ends it" '--cap takes a whole number of bytes from 1 to 10^12 (64M), not "64.M"' $mesh plan --mesh dp=4 --shape 8x8 --cap 64.M "dp:S(0)" "dp:R"
+refuses "a job of signed ranks" '-n takes a whole number from 1 to 999999, not "+2"' $mesh run -n +2 -- true
 refuses "a plan of a signed shape" "no shape" $mesh plan --mesh dp=4 --shape 8x+8 "dp:S(0)" "dp:R"
 step "a plan's mesh from a rank on" bash -c "$mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 dp:S\(0\) tp:R | grep -q 'on tp=4@4$' && $mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 --json dp:S\(0\) tp:R | grep -qF '\"to\": {\"mesh\": \"tp=4@4\"'"
 refuses "a bench without a root" '--root takes a whole number from 0 to 1000000, not ""' $mesh bench -n 2 --root "" --max 8 --iters 1
@@ -168,6 +174,9 @@ auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "h
 auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
 auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
 step "auto: a topology of many levels" bash -c "sed 's|^topology.*|topology 1:2.500us:300GB/s,2:3.250us:250GB/s,4:4.250us:200GB/s,*:8.500us:25GB/s|' $out/auto.cluster >$out/auto-levels.cluster; ${auto/auto.cluster/auto-levels.cluster} | grep -q '8 devices'"
+auto_line 10 "auto-10.cluster:9: a number from 1e-6 to 1e6 is expected: flops 0x10" cluster "flops 0x10"
+auto_line 11 "auto-11.cluster:9: a number from 1e-6 to 1e6 is expected: flops +5" cluster "flops +5"
+auto_line 10 "auto-10.model:9: a number from 0 to 999999 is expected: published_tflops 7." model "published_tflops 7."
 auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
@@ -252,7 +261,10 @@ pid_t some_forks(void) {
 }
 END
 step "doctor where no process can be started" bash -c "cc -std=c99 -I. $out/forks.c -o $out/forks -lpthread && { FORKS=0 $out/forks doctor >$out/forks.0; [ \$? = 1 ]; } && grep -q 'none can be started: Resource' $out/forks.0 &&
-    ! grep -q loopback $out/forks.0 && { FORKS=1 $out/forks doctor >$out/forks.1; [ \$? = 1 ]; } && grep -q hostname $out/forks.1"
+    ! grep -q loopback $out/forks.0 && { FORKS=4 $out/forks doctor >$out/forks.4; [ \$? = 1 ]; } && grep -q 'only 4 can be started at once: Resource' $out/forks.4 &&
+    ! grep -q compiler $out/forks.4 && { FORKS=8 $out/forks doctor >$out/forks.8; [ \$? = 1 ]; } && grep -q hostname $out/forks.8"
+unshare -rm mount --bind /dev/null /dev/urandom 2>/dev/null &&
+    refuses "a job without random numbers" "no random numbers for the job's secret: /dev/urandom: No data available" unshare -rm bash -c 'mount --bind /dev/null /dev/urandom && exec "$@"' random $mesh run -n 2 -- true
 refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_RANK), each of which would start 2 more" env PMI_RANK=1 PMI_SIZE=3 $mesh run -n 2 -- true
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2

@@ -450,7 +450,7 @@ static const char *auto_cluster_line(void *to, const char *name, const char *val
     for (i = 0; i < 7 && strcmp(name, fields[i].name); i++) {}
     if (i == 7)
         return "no such name; a cluster has hosts devices_per_host memory reserve bandwidth flops efficiency topology source";
-    v = strtod(value, &end);
+    v = decimal(value, &end);
     if (*end || !(v >= 0 && v < 1e6) || (v < 1e-6 && strcmp(name, "reserve")))
         return "a number from 1e-6 to 1e6 is expected";
     if (i < 2 && v != (double)(long)v) return "a whole number is expected";

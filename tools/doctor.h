@@ -55,17 +55,32 @@ static void doctor_line(const char *command, char *out, size_t cap) {
     if (p) pclose(p);
 }
 
-/* Can another process be started? Most of what follows needs one, and would blame something else. */
+enum {
+    DOCTOR_PROCESSES = 8
+}; /* at once: a shell, its pipelines, and those that have just ended, which count for a while */
+
+/* Can other processes be started? Most of what follows needs some, and would blame something else. */
 static int doctor_processes(doctor *d) {
-    pid_t pid = fork();
-    if (pid == 0) _exit(0);
-    if (pid < 0) {
-        doctor_say(d, DOCTOR_ERROR, "processes", "raise ulimit -u, or what the container allows (pids.max)",
-                   "none can be started: %s; nothing else is looked at", strerror(errno));
-        return 0;
+    int ends[2], started = 0, error, i;
+    pid_t pid[DOCTOR_PROCESSES];
+    char c, many[32] = "none";
+    if (pipe(ends)) return 1;
+    while (started < DOCTOR_PROCESSES && (pid[started] = fork()) >= 0) {
+        if (pid[started] == 0) { /* until all are there */
+            close(ends[1]);
+            while (read(ends[0], &c, 1) < 0 && errno == EINTR) {}
+            _exit(0);
+        }
+        started++;
     }
-    waitpid(pid, NULL, 0);
-    return 1;
+    error = errno;
+    close(ends[0]), close(ends[1]);
+    for (i = 0; i < started; i++) waitpid(pid[i], NULL, 0);
+    if (started == DOCTOR_PROCESSES) return 1;
+    if (started) snprintf(many, sizeof many, "only %d", started);
+    doctor_say(d, DOCTOR_ERROR, "processes", "raise ulimit -u, or what the container allows (pids.max)",
+               "%s can be started%s: %s; nothing else is looked at", many, started ? " at once" : "", strerror(error));
+    return 0;
 }
 
 static void doctor_compiler(doctor *d) {
@@ -150,16 +165,15 @@ static int doctor_speed(int unix_domain, double *gbs, double *us) {
     if (unix_domain) {
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd)) return 0;
     } else {
-        struct sockaddr_in a;
-        int listener = listen_here(&port);
+        struct sockaddr_storage a;
+        socklen_t length = sizeof a;
+        const char *address;
+        int listener = listen_here(&port, &address);
         if (listener < 0) return 0;
-        memset(&a, 0, sizeof a);
-        a.sin_family = AF_INET;
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        a.sin_port = htons((uint16_t)port);
-        fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+        getsockname(listener, (struct sockaddr *)(void *)&a, &length);
+        fd[0] = socket(a.ss_family, SOCK_STREAM, 0);
         mesh_socket__tune(fd[0], (struct sockaddr *)(void *)&a);
-        if (connect(fd[0], (struct sockaddr *)(void *)&a, sizeof a) || (fd[1] = accept(listener, NULL, NULL)) < 0) {
+        if (connect(fd[0], (struct sockaddr *)(void *)&a, length) || (fd[1] = accept(listener, NULL, NULL)) < 0) {
             close(fd[0]), close(listener);
             return 0;
         }
@@ -248,7 +262,7 @@ static void doctor_network(doctor *d) {
 #endif
     if (!doctor_speed(0, &gbs, &us))
         doctor_say(d, DOCTOR_ERROR, "loopback", "bring it up: ip link set lo up; look at the firewall's rules for lo",
-                   "127.0.0.1 does not work: %s", strerror(errno));
+                   "neither 127.0.0.1 nor ::1 works: %s", strerror(errno));
     else
         doctor_say(d, gbs < 1 ? DOCTOR_WARN : DOCTOR_OK, "loopback",
                    gbs < 1 ? "look for other load, and at net.ipv4.tcp_rmem and tcp_wmem" : NULL,

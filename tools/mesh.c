@@ -46,7 +46,7 @@ static int is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(a
 static long number(const char *text) {
     char *end;
     long v = strtol(text, &end, 10);
-    return *text && !*end && v > 0 && v < 1000000 ? v : -1;
+    return *text >= '0' && *text <= '9' && !*end && v > 0 && v < 1000000 ? v : -1;
 }
 
 /* Is `typed` the word but for one letter too many, too few or another, or two that changed places? */

@@ -30,13 +30,20 @@ static int plan_shape(const char *text, int64_t *shape) {
     }
 }
 
+/* A number that is not whole: of what strtod reads, neither signs nor hexadecimal nor a point with nothing behind it. end: behind it. -1: it is none. */
+static double decimal(const char *text, char **end) {
+    double v = strtod(text, end);
+    const char *x = strpbrk(text, "xX");
+    if (!strchr("0123456789.", *text) || *end == text || (x && x < *end) || (*end)[-1] == '.') return -1;
+    return v;
+}
+
 /* 64M as bytes, or -1. */
 static int64_t plan_bytes(const char *text) {
     char *end;
-    double v = strtod(text, &end);
+    double v = decimal(text, &end);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : *end ? -1 : 0;
-    if (strspn(text, "0123456789.") != (size_t)(end - text) || end == text || shift < 0 || (shift && end[1]) ||
-        v > 1e12)
+    if (strspn(text, "0123456789.") != (size_t)(end - text) || v < 0 || shift < 0 || (shift && end[1]) || v > 1e12)
         return -1;
     v *= (double)(INT64_C(1) << shift);
     return v < 9e18 && v == (double)(int64_t)v ? (int64_t)v : -1;

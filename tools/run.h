@@ -253,19 +253,35 @@ static void feed(input *in, rank *ranks, int n, int readable) {
 
 /* ---- starting ---- */
 
-static int listen_here(int *port) {
-    struct sockaddr_in a;
-    socklen_t length = sizeof a;
-    int on = 1, fd = mesh_socket__new(AF_INET);
+/* A port of loopback: of IPv4's, or of IPv6's where a host has no other. `address`: how its ranks say it. -1: errno. */
+static int listen_at(int family, int *port, const char **address) {
+    struct sockaddr_storage a;
+    struct sockaddr_in *four = (struct sockaddr_in *)(void *)&a;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a;
+    socklen_t length = family == AF_INET ? sizeof *four : sizeof *six;
+    int on = 1, error, fd = mesh_socket__new(family);
     memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.ss_family = (sa_family_t)family;
+    if (family == AF_INET)
+        four->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        six->sin6_addr = in6addr_loopback;
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* rank 0 may open a second time at this port */
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) ||
-        getsockname(fd, (struct sockaddr *)&a, &length))
+    if (bind(fd, (struct sockaddr *)&a, length) || listen(fd, 4096) ||
+        getsockname(fd, (struct sockaddr *)&a, &length)) {
+        error = errno;
+        close(fd);
+        errno = error;
         return -1;
-    *port = ntohs(a.sin_port);
+    }
+    *port = ntohs(family == AF_INET ? four->sin_port : six->sin6_port);
+    *address = family == AF_INET ? "127.0.0.1" : "::1";
+    return fd;
+}
+static int listen_here(int *port, const char **address) {
+    int fd = listen_at(AF_INET, port, address), error = errno;
+    if (fd < 0 && (fd = listen_at(AF_INET6, port, address)) < 0) errno = error;
     return fd;
 }
 
@@ -312,7 +328,8 @@ static void bind_rank(int r, int n) {
 
 typedef struct run_world {
     int port, listener, threads; /* threads: for OMP_NUM_THREADS; 0: it is set */
-    char secret[33], host[24];   /* host: the same for all ranks, another one in each job */
+    const char *address;
+    char secret[33], host[24]; /* host: the same for all ranks, another one in each job */
 } run_world;
 
 static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command,
@@ -335,7 +352,7 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     set_env("WORLD_SIZE", o->ranks);
     set_env("LOCAL_RANK", r);
     set_env("LOCAL_WORLD_SIZE", o->ranks);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_ADDR", j->address, 1);
     set_env("MASTER_PORT", j->port);
     setenv("MESH_SECRET", j->secret, 1);
     unsetenv("MESH_PORT");
@@ -437,8 +454,9 @@ static int start_ranks(const run_options *o, rank *ranks, char **command) {
     }
     if (o->log && (r = open_log(o, 0, 0)) < 0) return -1;
     if (o->log) close(r);
-    if ((j.listener = listen_here(&j.port)) < 0) {
-        fprintf(stderr, "mesh run: no port on loopback: %s\n", strerror(errno));
+    if ((j.listener = listen_here(&j.port, &j.address)) < 0) {
+        fprintf(stderr, "mesh run: no port on loopback, 127.0.0.1 or ::1: %s; bring it up: ip link set lo up\n",
+                strerror(errno));
         return -1;
     }
     if (!getenv("OMP_NUM_THREADS")) {

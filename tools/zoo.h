@@ -610,7 +610,7 @@ static const char *zoo_model_line(void *to, const char *name, const char *value,
     for (i = 0; i < ZOO_WORDS && strcmp(name, zoo_words[i].name); i++) {}
     if (i == ZOO_WORDS) return "no such name; those that --help lists are";
     word = zoo_word(r->run, i);
-    *word = strtod(value, &end);
+    *word = decimal(value, &end);
     if (*end || !(*word >= 0 && *word < 1e6)) return "a number from 0 to 999999 is expected";
     return *word == (double)(long)*word || !strcmp(name, "published_tflops") ? NULL : "a whole number is expected";
 }

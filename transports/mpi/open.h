@@ -336,12 +336,13 @@ MESH__RARE mesh_status mesh_mpi__begin_alone(mesh_mpi__impl *s, mesh_error *err)
     const char *call = "mesh_mpi_open: MPI_Comm_get_attr";
     int i, code = mesh_mpi__tags(s);
     s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
-    s->gone = (int *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof(int));
+    s->gone = (int *)mesh_transport_alloc(t, 3 * (size_t)t->size * sizeof(int));
     if (s->host && s->gone && mesh_mpi__room(s, 16)) {
         for (i = 0; i < t->size; i++) s->gone[i] = i;
         s->whole = mesh_mpi__links_new(s, s->gone, t->size, s->world, 0);
-        memset(s->gone, 0, 2 * (size_t)t->size * sizeof(int));
+        memset(s->gone, 0, 3 * (size_t)t->size * sizeof(int));
         s->parted = s->gone + t->size;
+        s->unreached = s->parted + t->size;
     }
     if (!s->whole) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
     s->whole->used = 1;

@@ -135,8 +135,10 @@ typedef struct mesh_mpi__impl {
     uint64_t closes;
     uint64_t serial; /* the greatest of a communicator met so far */
     uint64_t receives;
-    mesh_mpi__stray *blank;    /* for the next: a message that was taken out of MPI's hands cannot be put back */
-    int *host, *gone, *parted; /* parted: who has been told that this rank closes; with gone */
+    mesh_mpi__stray *blank; /* for the next: a message that was taken out of MPI's hands cannot be put back */
+    int *host, *gone, *parted,
+        *unreached; /* parted: who has been told that this rank closes; unreached: whom MPI sends nothing; with gone */
+    int said_code;  /* of MPI, where a control message was not sent */
     int event, starved, crowded, native, ngone;
     int left_to_mpi;    /* what all ranks were awaited for: MPI may still write its result */
     int agreed;         /* all ranks have heard how the opening goes */
@@ -333,6 +335,7 @@ MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
 MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, const void *data, size_t nbytes) {
     unsigned char *m;
     MPI_Request *r;
+    int code, class_of = MPI_SUCCESS;
     if (!mesh_mpi__room(s, 1)) return MESH_ERR_MEMORY;
     m = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_MPI__HEAD + nbytes);
     if (!m) return MESH_ERR_MEMORY;
@@ -341,9 +344,12 @@ MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, c
     if (nbytes) memcpy(m + MESH_MPI__HEAD, data, nbytes);
     r = mesh_mpi__next(s, NULL, rank);
     s->use[s->nrequests].memory = m;
-    if (MPI_Isend(m, MESH_MPI__HEAD + (int)nbytes, MPI_BYTE, rank, MESH_MPI__CONTROL, s->control, r) != MPI_SUCCESS) {
+    code = MPI_Isend(m, MESH_MPI__HEAD + (int)nbytes, MPI_BYTE, rank, MESH_MPI__CONTROL, s->control, r);
+    if (code != MPI_SUCCESS) {
         mesh_transport_free(&s->net->base, m);
-        return MESH_ERR_PEER;
+        s->said_code = code;
+        MPI_Error_class(code, &class_of);
+        return class_of == MPI_ERR_NO_MEM ? MESH_ERR_MEMORY : MESH_ERR_PEER;
     }
     s->nrequests++;
     return MESH_OK;
@@ -352,8 +358,16 @@ MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, c
 MESH__PRIVATE mesh_status mesh_mpi__control_send(mesh_transport *t, int rank, int kind, const void *data,
                                                  size_t nbytes) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
+    mesh_status status;
+    mesh_error why;
     if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
-    return s->gone[rank] ? MESH_ERR_PEER : mesh_mpi__say(s, rank, kind, data, nbytes);
+    if (s->gone[rank] || s->unreached[rank]) return MESH_ERR_PEER;
+    status = mesh_mpi__say(s, rank, kind, data, nbytes);
+    if (status != MESH_ERR_PEER) return status;
+    mesh_mpi__fail(&why, rank, "MPI_Isend", s->said_code); /* with the event: whoever needs that rank says it */
+    s->unreached[rank] = mesh__inbox_add(t, &s->mail, MESH_EVENT_CLOSED, rank, why.text, (uint32_t)strlen(why.text));
+    s->event = 1;
+    return MESH_ERR_PEER;
 }
 
 MESH__PRIVATE mesh_status mesh_mpi__control_poll(mesh_transport *t, mesh_control *out) {

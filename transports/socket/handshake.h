@@ -230,6 +230,13 @@ MESH__RARE void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__con
     }
 }
 
+/* What answers is no rank of this job. Where rank 0's name has other addresses it may be at one of those. */
+MESH__RARE void mesh_socket__no_rank(mesh_socket__impl *s, const char *remedy, const char *what) {
+    mesh__text t = mesh__text_on(s->refusal, sizeof s->refusal);
+    s->foreign |= 1u << s->at_address;
+    if (s->naddresses < 1 || s->foreign == (1u << s->naddresses) - 1) mesh__put(&t, "%s%s", what, remedy);
+}
+
 /* n more bytes of the handshake lie behind those in c->greet, never more than belong to the next message. What is not ours is dropped at the first
    byte that shows it. */
 MESH__RARE void mesh_socket__greeted(mesh_socket__impl *s, mesh_socket__conn *c, int n) {
@@ -239,8 +246,10 @@ MESH__RARE void mesh_socket__greeted(mesh_socket__impl *s, mesh_socket__conn *c,
             const char *what =
                 i == 4 ? "it speaks another version of this protocol" : "it does not speak this protocol";
             c->refused = 1;
-            mesh__copy_text(c->initiator ? s->refusal : s->stranger,
-                            c->initiator ? sizeof s->refusal : sizeof s->stranger, what);
+            if (c->initiator)
+                mesh_socket__no_rank(s, i == 4 ? "" : "; another program listens there: set another MASTER_PORT", what);
+            else
+                mesh__copy_text(s->stranger, sizeof s->stranger, what);
             mesh_socket__conn_failed(c, what, 0);
             return;
         }

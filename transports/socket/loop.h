@@ -310,11 +310,24 @@ MESH__PRIVATE void mesh_socket__accept(mesh_socket__impl *s, int listener) {
     }
 }
 
+/* Why the attempt at rank 0's address in use has failed. */
+MESH__RARE void mesh_socket__attempt_failed(mesh_socket__impl *s, const char *why) {
+    mesh__copy_text(s->last, sizeof s->last, why);
+    mesh__copy_text(s->said[s->at_address], sizeof s->said[0], why);
+}
+
+/* What listens there ends connections and says nothing: it may be another program, or rank 0 behind a forwarder that is early. Who starts the job is told, once. */
+MESH__RARE void mesh_socket__hung_up(mesh_socket__impl *s) {
+    mesh_socket__attempt_failed(s, "it hangs up without a word; if it is another program, set another MASTER_PORT");
+    if (++s->hangups == MESH_SOCKET__HANGUPS) s->hint_at = 0;
+}
+
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, silent = c->silent,
         gave_way = c->broken == MESH_SOCKET__GAVE_WAY, is_unix = c->is_unix,
-        connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused;
+        connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused,
+        unanswered = c->state == MESH_SOCKET__GREETING && c->await == MESH_SOCKET__AWAIT_ANSWER && !c->greet_have;
     char why[256];
     int replaced = was_up && rank >= 0 && s->peer[rank].conn != c;
     mesh_socket__peer *p;
@@ -326,7 +339,10 @@ MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     }
     mesh_socket__conn_free(s, c);
     if (rank < 0 || replaced) return;
-    if (s->in_open) mesh__copy_text(s->last, sizeof s->last, why);
+    if (s->in_open && initiator && rank == 0 && unanswered && !gave_way && !refused)
+        mesh_socket__hung_up(s);
+    else if (s->in_open)
+        mesh_socket__attempt_failed(s, why);
     p = &s->peer[rank];
     if (was_up) { /* whether a silent one was lost rank 0 knows */
         mesh_socket__gone(s, rank, silent ? MESH_EVENT_CLOSED : MESH_EVENT_LOST, why, NULL);

@@ -154,10 +154,27 @@ MESH__RARE mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at
         s->stranger[0] ? s->stranger : "", s->stranger[0] ? ")" : "");
 }
 
+/* What rank 0's address has said; of several, each. */
+MESH__RARE const char *mesh_socket__all_said(const mesh_socket__impl *s, char *text, size_t cap) {
+    mesh__text t = mesh__text_on(text, cap);
+    int k;
+    if (s->naddresses < 2) return s->last[0] ? s->last : "no answer";
+    for (k = 0; k < s->naddresses; k++) {
+        const struct sockaddr *a = (const struct sockaddr *)(const void *)&s->address[k];
+        char name[INET6_ADDRSTRLEN] = "?";
+        inet_ntop(a->sa_family,
+                  a->sa_family == AF_INET ? (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr
+                                          : (const void *)&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  name, sizeof name);
+        mesh__put(&t, "%s%s: %s", k ? ", " : "", name, s->said[k][0] ? s->said[k] : "no answer");
+    }
+    return text;
+}
+
 /* Who starts ranks by hand is told, once, what is waited for. */
 MESH__RARE void mesh_socket__hint(mesh_socket__impl *s, const char *address, int port) {
     int64_t now = mesh_socket__clock(), left = (s->open_deadline - now + 999999999) / 1000000000;
-    char who[200];
+    char who[256];
     if (now < s->hint_at || now > s->open_deadline) return;
     s->hint_at = INT64_MAX;
     if (s->net->base.rank == 0) {
@@ -168,7 +185,7 @@ MESH__RARE void mesh_socket__hint(mesh_socket__impl *s, const char *address, int
     } else if (!s->peer[0].conn) {
         mesh_socket__log(s, 1,
                          "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d (%s); trying up to %l s more",
-                         s->net->base.rank, address, port, s->last[0] ? s->last : "no answer", left);
+                         s->net->base.rank, address, port, mesh_socket__all_said(s, who, sizeof who), left);
     }
 }
 
@@ -447,7 +464,7 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
     if (!error && getsockname(c->fd, (struct sockaddr *)(void *)&a, &length) != 0) error = errno;
     if (!error && mesh_socket__is_mirror(c->fd, &a, length)) error = ECONNREFUSED;
     if (error) {
-        mesh__copy_text(s->last, sizeof s->last, strerror(error));
+        mesh_socket__attempt_failed(s, strerror(error));
         mesh_socket__conn_free(s, c);
         return MESH_OK;
     }
@@ -472,23 +489,38 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
 typedef struct mesh_socket__way {
     int64_t pause, patience, since; /* patience: with the attempt that began then */
     int attempts;
+    unsigned down; /* bits: addresses of loopback that this host does not have */
 } mesh_socket__way;
+
+/* A network may come yet, but not this one: where all addresses of rank 0 are loopback's, and it is down, nothing is waited for. */
+MESH__RARE void mesh_socket__look_down(mesh_socket__impl *s, mesh_socket__way *way, int why) {
+    if (!mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master) ||
+        (why != ENETUNREACH && (why != EADDRNOTAVAIL || mesh_socket__is_here(&s->master, s->master_len))))
+        return;
+    way->down |= 1u << s->at_address;
+    if (way->down != (1u << s->naddresses) - 1) return;
+    mesh__copy_text(
+        s->refusal, sizeof s->refusal,
+        why == ENETUNREACH || s->naddresses > 1
+            ? "loopback is down here; bring it up: ip link set lo up"
+            : "loopback has no such address here; bring it up (ip link set lo up), or set MASTER_ADDR=127.0.0.1");
+}
 
 /* One more attempt, at the next address. */
 MESH__RARE void mesh_socket__approach(mesh_socket__impl *s, mesh_socket__way *way) {
     int k = way->attempts % s->naddresses, why;
     mesh_socket__conn *c;
     if (way->attempts++) mesh_socket__nap(&way->pause, 100000000);
+    s->at_address = k;
     s->master = s->address[k];
     s->master_len = s->address_len[k];
     way->since = mesh_socket__clock();
     c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
     why = errno;
-    if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(why));
-    if (!c && why == ENOMEM) s->starved = 1;
-    if (!c && why == ENETUNREACH && s->naddresses == 1 && /* a network may come yet, but not this one */
-        mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
-        mesh__copy_text(s->refusal, sizeof s->refusal, "loopback is down here; bring it up: ip link set lo up");
+    if (c) return;
+    mesh_socket__attempt_failed(s, strerror(why));
+    if (why == ENOMEM) s->starved = 1;
+    mesh_socket__look_down(s, way, why);
 }
 
 /* An address where nobody answers does not keep this rank from the next one. Each that is given up gives the others longer: rank 0 may be waited for
@@ -497,7 +529,7 @@ MESH__RARE void mesh_socket__turn_away(mesh_socket__impl *s, mesh_socket__way *w
     mesh_socket__conn *c = s->peer[0].coming;
     if (s->naddresses < 2 || !c || mesh_socket__clock() - way->since < way->patience) return;
     way->patience *= 2;
-    mesh__copy_text(s->last, sizeof s->last, "no answer");
+    mesh_socket__attempt_failed(s, "no answer");
     mesh_socket__conn_free(s, c);
     if (s->tcp_fd >= 0) close(s->tcp_fd); /* where that one would have reached this rank */
     s->tcp_fd = -1;
@@ -506,7 +538,8 @@ MESH__RARE void mesh_socket__turn_away(mesh_socket__impl *s, mesh_socket__way *w
 
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
-    mesh_socket__way way = {2000000, INT64_C(2000000000), 0, 0};
+    mesh_socket__way way = {2000000, INT64_C(2000000000), 0, 0, 0};
+    char said[256];
     while (!s->have_book) {
         mesh_socket__peer *p = &s->peer[0];
         int64_t left =
@@ -529,7 +562,7 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
             return mesh__fail(
                 err, MESH_ERR_TIMEOUT, 0,
                 "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right? (MESH_OPEN_TIMEOUT, in seconds, gives it longer)",
-                s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
+                s->net->base.rank, w->address, w->port, mesh_socket__all_said(s, said, sizeof said));
         }
         if (p->gone)
             return mesh__fail(err, MESH_ERR_PEER, 0,

@@ -128,6 +128,7 @@ enum {
     MESH_SOCKET__AHEAD = 8 * 1024,      /* read beyond what is known to belong to a message */
     MESH_SOCKET__ENTRY = 64,            /* of the address book, the last 8 bytes of its first one the job's number */
     MESH_SOCKET__FEW = MESH_SOCKET_FEW, /* connections that are simply read */
+    MESH_SOCKET__HANGUPS = 8,           /* attempts at rank 0, some 0.4 s, before it is said that they are hung up on */
     MESH_SOCKET__STRANGERS = 64,        /* connections that have not proved themselves */
     MESH_SOCKET__OFFERS = 32768,        /* of large messages that a peer has not accepted; more wait here */
     MESH_SOCKET__CONTROLS = 4096,       /* messages of a peer that the core has not taken */
@@ -388,7 +389,10 @@ typedef struct mesh_socket__impl {
     int64_t accept_at;              /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master, address[8]; /* all that rank 0's name stands for; master: the one in use */
     socklen_t master_len, address_len[8];
-    int naddresses;
+    int naddresses, at_address;                                  /* at_address: the number of the one in use */
+    char said[8][96];                                            /* why the last attempt at each failed */
+    unsigned foreign;                                            /* bits: those where what answers is no rank */
+    int hangups;                                                 /* attempts that ended without a byte of an answer */
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[256]; /* why rank 0 refused us; the last stranger */
     mesh_error told; /* why rank 0, or the first that shares memory, has given the opening up */
     char last[256];  /* why the last attempt to reach rank 0 failed */
@@ -415,19 +419,30 @@ MESH__PRIVATE void mesh_socket__log(mesh_socket__impl *s, int level, const char 
     s->net->base.log(s->net->base.log_ctx, level, text);
 }
 
-/* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
-MESH__PRIVATE int mesh_socket__random(void *p, size_t n) {
-    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+#ifdef ENODATA
+#define MESH_SOCKET__ENDS ENODATA /* a file that ends too early */
+#else
+#define MESH_SOCKET__ENDS EIO
+#endif
+
+/* The first bytes of a file. Returns 0, with errno, where there are not so many. */
+MESH__PRIVATE int mesh_socket__read_file(const char *path, void *p, size_t n) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : MESH_SOCKET__ENDS;
     size_t have = 0;
     while (fd >= 0 && have < n) {
         ssize_t got = read(fd, (unsigned char *)p + have, n - have);
         if (got < 0 && errno == EINTR) continue;
+        if (got < 0) error = errno;
         if (got <= 0) break;
         have += (size_t)got;
     }
     if (fd >= 0) close(fd);
+    errno = error;
     return have == n;
 }
+
+/* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
+MESH__PRIVATE int mesh_socket__random(void *p, size_t n) { return mesh_socket__read_file("/dev/urandom", p, n); }
 
 /* A stream socket that no program started later inherits. */
 MESH__PRIVATE int mesh_socket__new(int family) {
