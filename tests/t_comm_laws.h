@@ -999,6 +999,7 @@ static void beside_rank(mesh_transport *t, void *ctx) {
     for (i = 0; i < 3; i++)
         CHECK_INT(mesh_recv_start(&a, NULL, (me + 1) % 4, &sum, 1, MESH_I32, &r[i]),
                   MESH_OK); /* under way when it fails */
+    CHECK_OK(mesh_barrier(&b, NULL), b.error); /* on every rank */
     switch (how) {
     case 0:
         status = me == 2 ? mesh_barrier(&a, "nowhere") : mesh_barrier(&a, NULL);

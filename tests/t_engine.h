@@ -340,8 +340,9 @@ static void test_late_loss(void) {
     }
 }
 
-/* Rank 2 does not come (it is stopped). Rank 0 waits for rank 1, which waits for rank 2: all name rank 2. */
-static void stopped_rank(mesh_transport *t, void *ctx) {
+/* Rank 2 does not come (it is stopped). Rank 0 waits for rank 1, which waits for rank 2: all name rank 2. Rank 0's deadline is the first. */
+enum { STOPPED_WAITS, STOPPED_TOLD };
+static void stopped_in_time_rank(mesh_transport *t, void *ctx) {
     int v = 0;
     mesh_comm c;
     (void)ctx;
@@ -350,15 +351,37 @@ static void stopped_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 2) {
         pause_rank(t, 5 * SECOND);
     } else {
-        if (t->rank == 1) pause_rank(t, SECOND / 2); /* rank 0's deadline is the first */
+        if (t->rank == 1) pause_rank(t, SECOND / 2);
         CHECK_INT(mesh_recv(&c, NULL, t->rank + 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
         CHECK_INT(c.error.rank, 2);
         CHECK_HAS(c.error.text, "rank 2");
     }
     mesh_comm_close(&c);
 }
+/* The same among processes: rank 1 waits already, with a deadline far away, and hears it from rank 0. */
+static void stopped_rank(mesh_transport *t, void *ctx) {
+    int v = 0, ranks[8];
+    mesh_request r;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank < 2) {
+        if (t->rank == 0) world_await(STOPPED_WAITS, 1), mesh__impl(&c)->timeout = SECOND;
+        CHECK_INT(mesh_recv_start(&c, NULL, t->rank + 1, &v, 1, MESH_I32, &r), MESH_OK);
+        while (t->rank == 1 && !mesh__op_pending(mesh__impl(&c)->engine, mesh__request_op(r), ranks, 8)) mesh_test(r);
+        if (t->rank == 1) world_say(STOPPED_WAITS);
+        CHECK_INT(mesh_wait(r), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 2);
+        CHECK_HAS(c.error.text, "rank 2");
+        world_say(STOPPED_TOLD);
+    } else {
+        world_await(STOPPED_TOLD, 2);
+    }
+    mesh_comm_close(&c);
+}
 static void test_stopped(void) {
-    run_world(SIM, 3, stopped_rank, NULL);
+    run_world(SIM, 3, stopped_in_time_rank, NULL);
     run_world(TCP, 3, stopped_rank, NULL);
 }
 

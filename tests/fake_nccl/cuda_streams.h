@@ -181,12 +181,15 @@ static void exclusive_give(entry *e) {
     if (exclusive_chosen[e->stream->device] == e) exclusive_chosen[e->stream->device] = NULL;
 }
 
-static void stream_delay(cudaStream_t s) {
+static long long longest_delay(void) {
     static long long longest = -1;
     long long limit = __atomic_load_n(&longest, __ATOMIC_RELAXED);
     if (limit < 0) __atomic_store_n(&longest, limit = fake_env("FAKE_CUDA_DELAY_US", 0), __ATOMIC_RELAXED);
-    if (limit <= 0) return;
-    usleep((useconds_t)(random_next(&s->random, (uint64_t)s->id) % (uint64_t)(limit + 1)));
+    return limit;
+}
+
+static void stream_delay(cudaStream_t s) {
+    usleep((useconds_t)(random_next(&s->random, (uint64_t)s->id) % (uint64_t)(longest_delay() + 1)));
 }
 
 static void stream_unlink(cudaStream_t s) {
@@ -205,9 +208,11 @@ static void *stream_worker(void *argument) {
         while (!s->first && !s->destroyed) pthread_cond_wait(&s->work, &lock);
         entry *e = s->first;
         if (!e) break;
-        pthread_mutex_unlock(&lock);
-        stream_delay(s);
-        pthread_mutex_lock(&lock);
+        if (longest_delay() > 0) {
+            pthread_mutex_unlock(&lock);
+            stream_delay(s);
+            pthread_mutex_lock(&lock);
+        }
         if (e->task->kind->stopped) exclusive_take(e);
         pthread_mutex_unlock(&lock);
         e->task->kind->run(e->task->data);
@@ -225,6 +230,9 @@ static void *stream_worker(void *argument) {
     pthread_mutex_unlock(&lock);
     return NULL;
 }
+
+/* Who pushes rings: after it has unlocked, where it can, or the worker wakes to wait for the lock. */
+static void stream_ring(cudaStream_t s) { pthread_cond_signal(&s->work); }
 
 static void stream_push(cudaStream_t s, task *t) {
     entry *e = must_calloc(sizeof *e);
@@ -248,7 +256,6 @@ static void stream_push(cudaStream_t s, task *t) {
         if (pthread_create(&thread, NULL, stream_worker, s)) fake_die("no thread for a stream");
         pthread_detach(thread);
     }
-    pthread_cond_signal(&s->work);
 }
 
 typedef struct wait_data {
@@ -270,6 +277,7 @@ static void push_wait(cudaStream_t s, cudaStream_t on, uint64_t position) {
     wait_data *wait = must_calloc(sizeof *wait);
     *wait = (wait_data){on, position};
     stream_push(s, task_open(&wait_kind, wait));
+    stream_ring(s);
 }
 
 /* The default stream waits for the blocking ones, and these for it. */
@@ -356,6 +364,7 @@ static cudaError_t refuse_default_stream(cudaStream_t s) {
     return error;
 }
 
+/* The caller rings. */
 static cudaError_t enqueue_locked(cudaStream_t s, task *t) {
     if (s->capture && s->capture->invalid) return cudaErrorStreamCaptureInvalidated;
     if (s->capture) {
@@ -372,8 +381,10 @@ static cudaError_t enqueue_locked(cudaStream_t s, task *t) {
 cudaError_t fake_enqueue(cudaStream_t stream, const fake_task_kind *kind, void *data) {
     task *t = task_open(kind, data);
     pthread_mutex_lock(&lock);
-    cudaError_t error = enqueue_locked(stream_of(stream), t);
+    cudaStream_t s = stream_of(stream);
+    cudaError_t error = enqueue_locked(s, t);
     pthread_mutex_unlock(&lock);
+    stream_ring(s);
     if (error) task_release(t);
     return error;
 }

@@ -278,8 +278,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     fake_count(FAKE_EVENT_RECORDS);
     if (!event) return result(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
-    cudaError_t error = event_record_locked(event, stream_of(stream));
+    cudaStream_t s = stream_of(stream);
+    cudaError_t error = event_record_locked(event, s);
     pthread_mutex_unlock(&lock);
+    stream_ring(s);
     return result(error);
 }
 
@@ -479,6 +481,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
         enqueue_locked(s, exec->tasks[i]);
     }
     pthread_mutex_unlock(&lock);
+    stream_ring(s);
     return result(error);
 }
 
