@@ -76,6 +76,7 @@
 #include "t_sim.h"
 #include "t_corners.h"
 #include "t_sockets.h"
+#include "t_aided.h"
 #include "t_connections.h"
 #include "t_opening.h"
 #include "t_rogue.h"
@@ -123,6 +124,7 @@ int main(int argc, char **argv) {
         TOPIC(bytes_tests),
         TOPIC(kernels_tests),
         TOPIC(shared_tests),
+        TOPIC(aided_tests),
         TOPIC(schedule_tests),
         TOPIC(refused_tests),
         TOPIC(named_tests),

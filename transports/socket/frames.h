@@ -435,6 +435,7 @@ MESH__PRIVATE void mesh_socket__pull_free(mesh_socket__impl *s, mesh_socket__pul
     mesh_socket__pull **at = &s->pulls;
     while (*at != q) at = &(*at)->next;
     *at = q->next;
+    mesh_socket__aid_end(s, q);
     mesh_transport_free(&s->net->base, q);
 }
 
@@ -467,6 +468,7 @@ MESH__PRIVATE int mesh_socket__pull_poll(mesh_socket__impl *s) {
         int rank = r->x.rank;
         uint64_t send_id = q->send_id;
         next = q->next;
+        if (!mesh_socket__aid_ask(s, q)) continue;
         if (!mesh_socket__pull_some(s, q)) {
             mesh_socket__pull_fails(s, q);
         } else if (!q->left && mesh_socket__is_lent(s, rank, &q->loan)) {
@@ -646,6 +648,7 @@ MESH__PRIVATE int mesh_socket__on_pull(mesh_socket__impl *s, mesh_socket__conn *
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
     if (!x || !x->loan) return 1; /* canceled meanwhile */
     x->matched = 1;
+    if (!f->b && p->sharer) s->aids |= (uint64_t)1 << (p->sharer - 1);
     if (!f->b || !mesh_socket__unoffer(p, x)) return 1;
     mesh_socket__xfer_done(s, x);
     if (p->waiting.head) mesh_socket__waiting_go(s, c->rank);

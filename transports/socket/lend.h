@@ -23,7 +23,11 @@ enum {
     MESH_SOCKET__LEND_OWN = 48 * 1024, /* a process's own, */
     MESH_SOCKET__LEND_RUN = 8192,    /* in runs of at least so much: two copies of shorter ones cost less than pages */
     MESH_SOCKET__STREAMS = 32 << 20, /* of a result that goes past the caches, */
-    MESH_SOCKET__STREAM_RUN = 4096   /* in runs of at least so much */
+    MESH_SOCKET__STREAM_RUN = 4096,  /* in runs of at least so much */
+    MESH_SOCKET__AID_PIECE = 64 * 1024, /* that a sender copies at once of what is larger than PULL_PIECE, */
+    MESH_SOCKET__AID_PIECES = 4,        /* and how many the receiver has yet to take; */
+    MESH_SOCKET__AID_READS =
+        4 /* how many the receiver reads first; then all of PULL_PIECE, if the sender is not seen to copy */
 };
 
 /* Where a message lies. */
@@ -43,6 +47,9 @@ struct mesh_socket__pull {
     mesh_xfer from;
     mesh__cursor src, dst;
     uint64_t send_id, left;
+    mesh_socket__ring *aid;      /* where its sender learns how far it is; NULL: it is not told */
+    uint32_t aid_turn, aid_took; /* its turn; pieces that came by the stage */
+    uint64_t end;                /* they lie behind it */
 };
 
 MESH__PRIVATE void mesh_socket__loan_wire(mesh__wire *w, mesh_socket__loan *l) {
@@ -194,28 +201,157 @@ MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__p
     return n;
 }
 
-/* The next piece out of shared memory. */
-MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most) {
-    if (q->from.nbytes < MESH_SOCKET__STREAMS) {
-        mesh__cursor_copy(&q->src, &q->dst, most);
-        return;
-    }
+/* Bytes from one walk to another past the caches, where runs are long. */
+MESH__PRIVATE void mesh_socket__stream(mesh__cursor *src, mesh__cursor *dst, uint64_t most) {
     while (most) {
-        uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
+        uint64_t run = src->left < dst->left ? src->left : dst->left;
         if (run > most) run = most;
         if (run >= MESH_SOCKET__STREAM_RUN)
-            mesh__copy_stream(q->dst.p, q->src.p, (size_t)run);
+            mesh__copy_stream(dst->p, src->p, (size_t)run);
         else
-            memcpy(q->dst.p, q->src.p, (size_t)run);
-        mesh__cursor_move(&q->src, run);
-        mesh__cursor_move(&q->dst, run);
+            memcpy(dst->p, src->p, (size_t)run);
+        mesh__cursor_move(src, run);
+        mesh__cursor_move(dst, run);
         most -= run;
     }
 }
 
+/* The next piece out of shared memory. */
+MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most) {
+    if (q->from.nbytes < MESH_SOCKET__STREAMS)
+        mesh__cursor_copy(&q->src, &q->dst, most);
+    else
+        mesh_socket__stream(&q->src, &q->dst, most);
+}
+
+/* ---- // >>aid: a receiver reads a large message from the front; its sender, as far as it has nothing else to do, copies pieces from the back to shared
+   memory, where the receiver finds them. Only the receiver writes into its memory, and it waits for no piece: what is not there it reads itself. ---- */
+
+/* Tell the sender of a message, if it is not told of another of its own by now. Returns 0 where this one has to wait for that. */
+MESH__PRIVATE int mesh_socket__aid_ask(mesh_socket__impl *s, mesh_socket__pull *q) {
+    mesh_socket__peer *p = &s->peer[q->to->x.rank];
+    mesh_socket__ring *r;
+    if (q->aid || !q->loan.own || q->from.nbytes <= MESH_SOCKET__PULL_PIECE) return 1;
+    if (p->aided) return 0;
+    r = mesh_socket__ring_of(s->shared, p->sharer - 1, s->shared->me);
+    p->aided = q;
+    q->aid = r;
+    q->aid_turn = ++p->aided_turn;
+    q->end = q->left;
+    MESH_SOCKET__SHOW(&r->first, 0u);
+    MESH_SOCKET__SHOW(&r->taken, 0u);
+    MESH_SOCKET__SHOW(&r->message, q->loan.id);
+    MESH_SOCKET__SHOW(&r->turn, q->aid_turn);
+    return 1;
+}
+
+/* It is copied, or given up. */
+MESH__PRIVATE void mesh_socket__aid_end(mesh_socket__impl *s, mesh_socket__pull *q) {
+    if (!q->aid) return;
+    MESH_SOCKET__SHOW(&q->aid->message, (uint64_t)0);
+    s->peer[q->to->x.rank].aided = NULL;
+}
+
+/* The last piece, out of the stage. Returns 0 where it is not there. */
+MESH__PRIVATE int mesh_socket__pull_staged(mesh_socket__impl *s, mesh_socket__pull *q) {
+    mesh_socket__ring *r = q->aid;
+    uint64_t staged = MESH_SOCKET__SEE(&r->staged), n;
+    uint64_t at = (q->end - 1) / MESH_SOCKET__AID_PIECE * MESH_SOCKET__AID_PIECE;
+    mesh_xfer flat;
+    mesh__cursor src, dst;
+    if (staged >> 32 != q->aid_turn || (uint32_t)staged == q->aid_took || at < q->end - q->left) return 0;
+    memset(&flat, 0, sizeof flat);
+    flat.base = mesh_socket__told_memory(s->shared, s->peer[q->to->x.rank].sharer - 1, MESH_SOCKET__SEE(&r->stage),
+                                         MESH_SOCKET__AID_PIECES * MESH_SOCKET__AID_PIECE);
+    if (!flat.base) return 0; /* overwritten there: see mesh_socket__told_well */
+    flat.base = (unsigned char *)flat.base + q->aid_took % MESH_SOCKET__AID_PIECES * MESH_SOCKET__AID_PIECE;
+    flat.nbytes = n = q->end - at;
+    src = mesh__cursor_on(&flat);
+    dst = mesh__cursor_at(&q->to->x, at);
+    if (q->to->x.block && q->to->x.block->run < MESH_SOCKET__STREAM_RUN)
+        mesh__cursor_copy(&src, &dst, n);
+    else
+        mesh_socket__stream(&src, &dst, n);
+    q->end = at;
+    q->left -= n;
+    MESH_SOCKET__SHOW(&r->taken, ++q->aid_took);
+    return 1;
+}
+
+/* How many bytes to read next, at most so many: up to a piece's end. The sender leaves them out. */
+MESH__PRIVATE uint64_t mesh_socket__aid_next(const mesh_socket__pull *q, uint64_t most) {
+    mesh_socket__ring *r = q->aid;
+    uint64_t at = q->end - q->left, first = at / MESH_SOCKET__AID_PIECE;
+    if (MESH_SOCKET__SEE(&r->staged) >> 32 == q->aid_turn)
+        first++;
+    else
+        first += at ? MESH_SOCKET__PULL_PIECE / MESH_SOCKET__AID_PIECE : MESH_SOCKET__AID_READS;
+    if (most > first * MESH_SOCKET__AID_PIECE - at) most = first * MESH_SOCKET__AID_PIECE - at;
+    MESH_SOCKET__SHOW(&r->first, (uint32_t)((at + most + MESH_SOCKET__AID_PIECE - 1) / MESH_SOCKET__AID_PIECE));
+    return most;
+}
+
+/* As much of a message as is copied before others have their turn, with its sender. Returns 0 where the memory cannot be read. */
+MESH__PRIVATE int mesh_socket__pull_aided(mesh_socket__impl *s, mesh_socket__pull *q) {
+    uint64_t least = q->left < MESH_SOCKET__PULL_PIECE ? 0 : q->left - MESH_SOCKET__PULL_PIECE;
+    while (q->left > least) {
+        int64_t n;
+        if (mesh_socket__pull_staged(s, q)) continue;
+        n = mesh_socket__pull_own(s, q, mesh_socket__aid_next(q, q->left - least));
+        if (n <= 0) return 0;
+        q->left -= (uint64_t)n;
+    }
+    return 1;
+}
+
+/* Copy the last piece that is neither here nor there of what a rank is receiving. Returns 0 where there is none, or no room for it. */
+MESH__PRIVATE int mesh_socket__aid_piece(mesh_socket__impl *s, int sharer) {
+    mesh_socket__shared *h = s->shared;
+    mesh_socket__peer *p = &s->peer[h->rank[sharer]];
+    mesh_socket__ring *r = mesh_socket__ring_of(h, h->me, sharer);
+    uint32_t turn = MESH_SOCKET__SEE(&r->turn);
+    uint64_t id = MESH_SOCKET__SEE(&r->message), stage = MESH_SOCKET__AID_PIECES * MESH_SOCKET__AID_PIECE, at, n;
+    const mesh_socket__xfer *x = id ? mesh_socket__id_find(s, id, h->rank[sharer], MESH_SEND) : NULL;
+    if (!x || !x->loan || x->lent_at) return 0;
+    if (turn != p->aid_turn) p->aid_turn = turn, p->aid_pieces = 0;
+    n = x->x.nbytes;
+    at = (n + MESH_SOCKET__AID_PIECE - 1) / MESH_SOCKET__AID_PIECE; /* pieces */
+    if (p->aid_pieces - MESH_SOCKET__SEE(&r->taken) >= MESH_SOCKET__AID_PIECES ||
+        p->aid_pieces + (uint64_t)MESH_SOCKET__SEE(&r->first) >= at)
+        return 0;
+    if (!p->aid_stage) {
+        if (!mesh_socket__spares(h, stage) || !(p->aid_stage = mesh_socket__heap_take(s, stage))) return 0;
+        MESH_SOCKET__SHOW(&r->stage, (uint64_t)(p->aid_stage - h->base));
+    }
+    at = (at - 1 - p->aid_pieces) * MESH_SOCKET__AID_PIECE;
+    n = n - at < MESH_SOCKET__AID_PIECE ? n - at : (uint64_t)MESH_SOCKET__AID_PIECE;
+    mesh__pack(&x->x, at, p->aid_stage + p->aid_pieces % MESH_SOCKET__AID_PIECES * MESH_SOCKET__AID_PIECE, (size_t)n);
+    p->aid_pieces++;
+    MESH_SOCKET__SHOW(&r->staged, (uint64_t)turn << 32 | p->aid_pieces);
+    return 1;
+}
+
+/* This rank's thread waits, and has a core: a piece of what another one copies out of its memory. */
+MESH__PRIVATE void mesh_socket__aid(mesh_socket__impl *s) {
+    mesh_transport *t = &s->net->base;
+    int i;
+    if (s->crowded || s->on_one_core > 0) return;
+    if (s->helper && MESH__LOAD(&t->inside.thread) == MESH__LOAD(&t->inside.helper)) return;
+    for (i = 0; i < s->shared->n && !s->event; i++) {
+        if (!(s->aids >> i & 1)) continue;
+        if (!s->peer[s->shared->rank[i]].offered.head)
+            s->aids &= ~((uint64_t)1 << i);
+        else if (mesh_socket__aid_piece(s, i))
+            s->event = 1;
+    }
+}
+
+/* ---- // >>one piece after the other ---- */
+
 /* Copy a piece. Returns 0 where the memory cannot be read. */
 MESH__PRIVATE int mesh_socket__pull_some(mesh_socket__impl *s, mesh_socket__pull *q) {
     uint64_t most = q->left < MESH_SOCKET__PULL_PIECE ? q->left : (uint64_t)MESH_SOCKET__PULL_PIECE;
+    if (q->aid) return mesh_socket__pull_aided(s, q);
     if (q->loan.own) {
         int64_t n = mesh_socket__pull_own(s, q, most);
         if (n <= 0) return 0;

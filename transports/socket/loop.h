@@ -445,6 +445,7 @@ MESH__INLINE int mesh_socket__glance_shared(mesh_socket__impl *s) {
             mesh_socket__read_ring(s, c);
         if (c->ring_out && !c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
     }
+    if (s->aids && !s->event) mesh_socket__aid(s);
     return s->event;
 }
 

@@ -28,21 +28,29 @@ enum {
     MESH_SOCKET__WIDE = 2 << 20 /* blocks as large as this begin at a huge page */
 };
 
-/* A stream of bytes, which stand apart, so that none of them shares a page with another's. Positions count all that went through, and wrap. */
-struct mesh_socket__ring {
-    uint32_t written; /* by who sends, as what follows */
-    uint32_t full;    /* it has more to send than there was room for */
-    unsigned char apart[120];
-    uint32_t read; /* by who receives */
-    unsigned char apart_too[124];
-};
-
 /* Words that others see: on i386 a uint64_t of a struct may lie at a multiple of 4, where compilers make calls of such accesses. */
 #if defined(__GNUC__)
 typedef uint64_t mesh_socket__word __attribute__((aligned(8)));
 #else
 typedef uint64_t mesh_socket__word;
 #endif
+
+/* A stream of bytes, which stand apart, so that none of them shares a page with another's. Positions count all that went through, and wrap. And what both
+   sides say of a large message that the receiver copies from the front, while its sender copies pieces from the back to a stage (lend.h). */
+struct mesh_socket__ring {
+    uint32_t written; /* by who sends, as what follows */
+    uint32_t full;    /* it has more to send than there was room for */
+    unsigned char apart[56];
+    mesh_socket__word staged; /* the turn, 32 bits, and how many pieces of its message it has copied */
+    mesh_socket__word stage;  /* where to, in the file */
+    unsigned char apart_staged[48];
+    uint32_t read; /* by who receives, as what follows */
+    unsigned char apart_read[60];
+    mesh_socket__word message; /* what the sender calls the one that is copied now; 0: there is none */
+    uint32_t turn;             /* so many there were, with it */
+    uint32_t first, taken;     /* pieces: the first that the receiver has not begun; those that it has from the stage */
+    unsigned char apart_too[44];
+};
 
 /* A group that a rank has open, or has closed while others may still read its cell: those that have it open, and those that are about to open it. */
 enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSED };

@@ -234,6 +234,11 @@ typedef struct mesh_socket__peer {
     int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
     /* Where they share memory: how far this rank has written and read, and how far the peer has read, as last seen. */
     uint32_t ring_written, ring_read, ring_seen;
+    mesh_socket__pull *aided; /* the message of the peer's that it is told of; NULL: none */
+    uint32_t aided_turn;      /* so many there were */
+    uint32_t aid_turn,
+        aid_pieces; /* the turn of this rank's message that the peer copies; pieces that this rank has copied */
+    unsigned char *aid_stage; /* to here; NULL: none yet */
     int tried_unix, restless;
     int sharer;                    /* 1 + its index among the ranks that share memory; 0: it does not */
     int shares;                    /* while opening: what it has said of that */
@@ -326,6 +331,7 @@ typedef struct mesh_socket__impl {
     struct mesh_socket__handle *busy,
         *closed;              /* groups with operations in it; closed ones whose cells are still read */
     mesh_socket__pull *pulls; /* messages that this rank copies */
+    uint64_t aids;            /* who copies large ones of this rank's, a bit for each index */
     unsigned char *stage;     /* kept for the next operation that needs one; NULL: none */
     size_t stage_bytes;
     mesh_socket__ticket *spare; /* tickets of few messages, for the next posts */
