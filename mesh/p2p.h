@@ -175,21 +175,10 @@ MESH__PRIVATE mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kin
 
 /* A copy of the caller's xfer, and of its block. */
 MESH__PRIVATE void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nblocks) {
-    mesh__step *last = &s->step[s->nsteps - 1];
-    mesh_xfer *copy;
-    if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
-        s->out_of_memory = 1;
-        return;
-    }
-    copy = &s->xfer[s->nxfers++];
-    *copy = *x;
-    copy->index = x->rank;
-    copy->zero = 0;
-    copy->rank = mesh_rank_at(s->on, copy->index);
-    if (last->kind == MESH__POST) last->as.post.count++;
-    if (!x->block) return;
+    mesh__add_xfer(s, x->direction, x->rank, x->base, (size_t)x->nbytes);
+    if (s->out_of_memory || !x->block) return;
     s->block[*nblocks] = *x->block;
-    copy->block = &s->block[(*nblocks)++];
+    s->xfer[s->nxfers - 1].block = &s->block[(*nblocks)++];
 }
 
 /* On a big-endian host: what is sent is packed and turned first, what has come is turned at the end. */

@@ -127,9 +127,8 @@ typedef struct mesh_xfer {
     int index, zero;         /* the same rank's index in the post's group */
 } mesh_xfer;
 
-enum {
-    MESH_POST_AWAITED = 1
-}; /* who posts waits for its end: a transport may look for that a moment, before it returns */
+/* AWAITED: who posts waits for its end; a transport may look for that a moment before it returns. */
+enum { MESH_POST_AWAITED = 1 };
 
 typedef struct mesh_post {
     void *group;      /* of group_open; NULL: the world */

@@ -136,7 +136,7 @@ def includes(room, text):
     return front, end
 
 
-FUNCTION = re.compile(r"^(?:MESH_API|MESH__PRIVATE|MESH__RARE|MESH__INLINE|static)\b[^;={]*?\b(\w+)\([^;]*?\) \{(?:[^\n]*\}$|\n.*?\n\}$)", re.M | re.S)
+FUNCTION = re.compile(r"^(?:MESH_API|MESH__PRIVATE|MESH__RARE|MESH__INLINE|MESH__FOLDED|static)\b[^;={]*?\b(\w+)\([^;]*?\) \{(?:[^\n]*\}$|\n.*?\n\}$)", re.M | re.S)
 PUBLIC = re.compile(r"^MESH_API\b[^;{]*?\b(\w+)\(", re.M)
 
 

@@ -55,9 +55,8 @@ static void doctor_line(const char *command, char *out, size_t cap) {
     if (p) pclose(p);
 }
 
-enum {
-    DOCTOR_PROCESSES = 8
-}; /* at once: a shell, its pipelines, and those that have just ended, which count for a while */
+/* At once: a shell, its pipelines, and those that have just ended, which count for a while. */
+enum { DOCTOR_PROCESSES = 8 };
 
 /* Can other processes be started? Most of what follows needs some, and would blame something else. */
 static int doctor_processes(doctor *d) {

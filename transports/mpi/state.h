@@ -136,9 +136,9 @@ typedef struct mesh_mpi__impl {
     uint64_t serial; /* the greatest of a communicator met so far */
     uint64_t receives;
     mesh_mpi__stray *blank; /* for the next: a message that was taken out of MPI's hands cannot be put back */
-    int *host, *gone, *parted,
-        *unreached; /* parted: who has been told that this rank closes; unreached: whom MPI sends nothing; with gone */
-    int said_code;  /* of MPI, where a control message was not sent */
+    /* parted: who has been told that this rank closes; unreached: whom MPI sends nothing; both in gone's memory */
+    int *host, *gone, *parted, *unreached;
+    int said_code; /* of MPI, where a control message was not sent */
     int event, starved, crowded, native, ngone;
     int left_to_mpi;    /* what all ranks were awaited for: MPI may still write its result */
     int agreed;         /* all ranks have heard how the opening goes */

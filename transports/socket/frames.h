@@ -110,8 +110,7 @@ MESH__PRIVATE int mesh_socket__lend(mesh_socket__impl *s, mesh_socket__peer *p, 
 }
 
 /* A message was copied, and will be read without having been asked for. */
-MESH__PRIVATE int mesh_socket__eager_sent(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
-    p->credit -= x->x.nbytes + MESH_SOCKET__HEADER;
+MESH__PRIVATE int mesh_socket__eager_sent(mesh_socket__impl *s, mesh_socket__xfer *x) {
     x->matched = 1;
     mesh_socket__xfer_done(s, x);
     return 1;
@@ -124,7 +123,7 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
     if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
-    if (may && mesh_socket__put_short(s, p->conn, &x->x, x->channel, x->check)) return mesh_socket__eager_sent(s, p, x);
+    if (may && mesh_socket__put_short(s, p->conn, &x->x, x->channel, x->check)) return mesh_socket__eager_sent(s, x);
     if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x, p->conn->ring_out) &&
         mesh_socket__is_idle(s, p->conn)) {
         mesh_socket__conn *c = p->conn; /* straight from the caller's memory */
@@ -141,7 +140,8 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
         if (!to) return 0;
         mesh_socket__header(to, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
         mesh__pack(&x->x, 0, to + MESH_SOCKET__HEADER, (size_t)n);
-        return mesh_socket__eager_sent(s, p, x);
+        p->credit -= n + MESH_SOCKET__HEADER;
+        return mesh_socket__eager_sent(s, x);
     }
     if (!mesh_socket__id_take(s, x)) return 0;
     if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_OFFER, x->channel, x->check, n, x->id, NULL, 0)) {

@@ -65,7 +65,7 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
     if (any) mesh_socket__bell(s, c->rank);
 }
 
-/* A short message straight into shared memory. Returns 0 where something is before it, or there is no room. */
+/* A short message straight into shared memory. Returns 0 where something is before it, or there is no room: there, or at the peer. */
 MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_xfer *x,
                                          uint64_t channel, uint64_t check) {
     mesh_socket__ring *r = c->ring_out;
@@ -74,14 +74,15 @@ MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn
     unsigned char head[MESH_SOCKET__HEADER];
     uint64_t n = x->nbytes;
     uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
-    if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || !mesh_socket__is_idle(s, c) ||
-        mesh_socket__ring_room(p, r, whole) < whole)
+    if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || whole > p->credit ||
+        !mesh_socket__is_idle(s, c) || mesh_socket__ring_room(p, r, whole) < whole)
         return 0;
     bytes = mesh_socket__ring_bytes(s->shared, r);
     mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, channel, check, 0, 0);
     mesh_socket__ring_put(p, bytes, 0, head, MESH_SOCKET__HEADER);
     mesh_socket__ring_pack(p, bytes, MESH_SOCKET__HEADER, x, 0, (uint32_t)n);
     mesh_socket__ring_show(p, r, whole);
+    p->credit -= whole;
     mesh_socket__bell(s, c->rank);
     return 1;
 }

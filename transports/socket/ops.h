@@ -69,14 +69,9 @@ MESH__PRIVATE void mesh_socket__linger(mesh_socket__impl *s, const mesh_socket__
 
 /* A short message that goes at once, before anything is noted of it. Returns 0 where it cannot. */
 MESH__PRIVATE int mesh_socket__send_short(mesh_socket__impl *s, const mesh_post *post, const mesh_xfer *x) {
-    mesh_socket__peer *p = &s->peer[x->rank];
-    uint64_t n = x->nbytes;
-    if (!p->conn || p->waiting.head || p->noffered >= MESH_SOCKET__OFFERS || n > MESH_SOCKET__EAGER ||
-        n > MESH_SOCKET__LEND || n + MESH_SOCKET__HEADER > p->credit ||
-        !mesh_socket__put_short(s, p->conn, x, post->channel, post->check))
-        return 0;
-    p->credit -= n + MESH_SOCKET__HEADER;
-    return 1;
+    const mesh_socket__peer *p = &s->peer[x->rank];
+    return p->conn && !p->waiting.head && p->noffered < MESH_SOCKET__OFFERS &&
+           mesh_socket__put_short(s, p->conn, x, post->channel, post->check);
 }
 
 MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {

@@ -236,8 +236,8 @@ typedef struct mesh_socket__peer {
     uint32_t ring_written, ring_read, ring_seen;
     mesh_socket__pull *aided; /* the message of the peer's that it is told of; NULL: none */
     uint32_t aided_turn;      /* so many there were */
-    uint32_t aid_turn,
-        aid_pieces; /* the turn of this rank's message that the peer copies; pieces that this rank has copied */
+    /* Of this rank's message that the peer copies: its turn; pieces that this rank has copied. */
+    uint32_t aid_turn, aid_pieces;
     unsigned char *aid_stage; /* to here; NULL: none yet */
     int tried_unix, restless;
     int sharer;                    /* 1 + its index among the ranks that share memory; 0: it does not */
