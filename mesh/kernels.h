@@ -445,7 +445,7 @@ MESH__PRIVATE void mesh__copy_rows(unsigned char *d, int64_t to, const unsigned 
         MESH__ROWS_OF(16);
         MESH__ROWS_OF(32);
     default:
-        for (; rows; rows--, d += to, s += from) memmove(d, s, len);
+        for (; rows; rows--, d += to, s += from) mesh__copy_bytes(d, s, len);
     }
 #undef MESH__ROWS_OF
 }
@@ -515,7 +515,7 @@ MESH__PRIVATE void mesh__combine(const mesh_call *c, void *dst, void *src, size_
         c->user_op(dst, src, count, c->user_ctx);
     } else if (c->user_op) {
         c->user_op(src, dst, count, c->user_ctx);
-        memcpy(dst, src, count * elem);
+        mesh__copy_bytes(dst, src, count * elem);
     } else {
         mesh__reduce(c->op, c->dtype, dst, src, count);
     }
@@ -550,7 +550,7 @@ MESH__PRIVATE void mesh__widen(mesh_dtype wide, void *out, mesh_dtype from, cons
     const half_at *half = (const half_at *)in;
     size_t i;
     if (from == wide) {
-        memcpy(out, in, n * mesh_dtype_bytes(wide));
+        mesh__copy_bytes(out, in, n * mesh_dtype_bytes(wide));
         return;
     }
     for (i = 0; i < n; i++) {
@@ -568,7 +568,7 @@ MESH__PRIVATE void mesh__narrow(mesh_dtype to, void *out, mesh_dtype wide, const
     half_at *half = (half_at *)out;
     size_t i;
     if (to == wide) {
-        memcpy(out, in, n * mesh_dtype_bytes(wide));
+        mesh__copy_bytes(out, in, n * mesh_dtype_bytes(wide));
         return;
     }
     for (i = 0; i < n; i++) {
@@ -640,7 +640,7 @@ MESH__PRIVATE void *mesh__reduce_tile(const mesh_call *c, const void *const *src
         if (halves)
             mesh__widen(MESH_F32, in, (mesh_dtype)c->dtype, s, n);
         else if (k == 0 || c->user_op)
-            memcpy(in, s, n * elem);
+            mesh__copy_bytes(in, s, n * elem);
         if (k && c->user_op) { /* b = a op b: what came before is `in` */
             c->user_op(b, a, n, c->user_ctx);
             b = a;
@@ -670,7 +670,7 @@ MESH__PRIVATE void mesh__reduce_tiles(const mesh_call *c, mesh__pass *p, size_t 
             if (p->stream)
                 mesh__stream_bytes(d, result, n * elem);
             else
-                memcpy(d, result, n * elem);
+                mesh__copy_bytes(d, result, n * elem);
         }
     }
 }

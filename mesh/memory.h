@@ -111,7 +111,7 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_
         return mesh__fail(mesh__says(c), MESH_ERR_ARGUMENT, -1, "mesh_copy: %s is NULL", dst ? "src" : "dst");
     t = c->transport;
     if (!MESH__HAS(t->ops, copy)) {
-        if (nbytes) memmove(dst, src, nbytes);
+        if (nbytes) mesh__copy_bytes(dst, src, nbytes);
         return MESH_OK;
     }
     if (c->failed) return (mesh_status)c->error.status;

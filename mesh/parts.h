@@ -66,9 +66,9 @@ MESH__PRIVATE void mesh__part_copy_here(const mesh_tensor *t, const mesh_box *bo
     for (e = first; e < first + n; e += count, p += (size_t)count * other) {
         unsigned char *at = (unsigned char *)t->data + mesh__strip_at(&w, e, first + n - e, &count) * (int64_t)elem;
         if (!load)
-            memcpy(p, at, (size_t)count * elem);
+            mesh__copy_bytes(p, at, (size_t)count * elem);
         else if (from == t->dtype)
-            memcpy(at, p, (size_t)count * elem);
+            mesh__copy_bytes(at, p, (size_t)count * elem);
         else
             mesh__convert(t->dtype, at, from, p, (size_t)count, -1);
     }

@@ -88,7 +88,7 @@ MESH__PRIVATE void mesh__rows_move(const mesh_rows *r) {
             continue;
         }
         n = mesh__rows_run(r, row, dense);
-        memcpy(mesh__row_at(&r->to, row), mesh__row_at(&r->from, from), (size_t)(n * nbytes));
+        mesh__copy_bytes(mesh__row_at(&r->to, row), mesh__row_at(&r->from, from), (size_t)(n * nbytes));
     }
 }
 
@@ -344,7 +344,7 @@ MESH__PRIVATE mesh_status mesh__rows_zero(mesh_comm *c, void *p, uint64_t nbytes
 MESH__PRIVATE mesh_status mesh__rows_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
     if (!nbytes) return MESH_OK;
     if (mesh__by_device(c)) return mesh__host_copy(c, dst, src, nbytes);
-    memcpy(dst, src, nbytes);
+    mesh__copy_bytes(dst, src, nbytes);
     return MESH_OK;
 }
 

@@ -441,7 +441,7 @@ MESH__PRIVATE mesh_status mesh__step_run(mesh__schedule *s, void *group, const m
     case MESH__COPY:
         if (MESH__HAS(ops, copy))
             return ops->copy(t, group, step->as.on.dst, NULL, step->as.on.src, NULL, step->as.on.n);
-        memmove(step->as.on.dst, step->as.on.src, step->as.on.n);
+        mesh__copy_bytes(step->as.on.dst, step->as.on.src, step->as.on.n);
         return MESH_OK;
     case MESH__MOVE:
         from = &s->xfer[step->as.of.from];

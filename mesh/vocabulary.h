@@ -391,7 +391,7 @@ MESH_API mesh_status mesh_embedding(const mesh_lookup *l, int rank, mesh_error *
         }
         from += row * stride[0] * elem;
         if (stride[1] == 1)
-            memcpy(out, from, (size_t)(box.shape[1] * elem));
+            mesh__copy_bytes(out, from, (size_t)(box.shape[1] * elem));
         else
             for (k = 0; k < box.shape[1]; k++) memcpy(out + k * elem, from + k * stride[1] * elem, (size_t)elem);
     }

@@ -175,7 +175,7 @@ static int rogue_drain(int fd) {
 
 /* ---- the rogue's side of the handshake ---- */
 
-static const char rogue_magic[9] = "MESH\3\0\r\n";
+static const char rogue_magic[9] = "MESH\4\0\r\n";
 static const char *rogue_secret = "tests";
 
 /* HMAC(secret, role nonceC nonceS hello): the bytes are put together here; HMAC itself has its vectors in socket/hmac. */
@@ -332,6 +332,8 @@ enum {
     W_NONE
 };
 
+enum { ROGUE_HEADER = 48 };
+
 static void rogue_header(unsigned char *p, uint32_t type, uint32_t length, uint64_t channel, uint64_t check, uint64_t a,
                          uint64_t b) {
     rogue_le(p, type, 4);
@@ -340,18 +342,19 @@ static void rogue_header(unsigned char *p, uint32_t type, uint32_t length, uint6
     rogue_le(p + 16, check, 8);
     rogue_le(p + 24, a, 8);
     rogue_le(p + 32, b, 8);
+    rogue_le(p + 40, 0, 8);
 }
 static void rogue_frame(int fd, uint32_t type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b,
                         const void *data, uint32_t nbytes) {
-    unsigned char head[40];
+    unsigned char head[ROGUE_HEADER];
     rogue_header(head, type, nbytes, channel, check, a, b);
-    rogue_send(fd, head, 40);
+    rogue_send(fd, head, ROGUE_HEADER);
     if (nbytes) rogue_send(fd, data, nbytes);
 }
 /* The next frame of a type; others before it are passed over. Returns 0 where the stream ends. */
 static int rogue_frame_read(int fd, uint32_t type, unsigned char *head, unsigned char *data) {
     do {
-        if (rogue_read(fd, head, 40) != 40) return 0;
+        if (rogue_read(fd, head, ROGUE_HEADER) != ROGUE_HEADER) return 0;
         if (rogue_number(head + 4, 4) > 4096) return 0;
         if (rogue_read(fd, data, (int)rogue_number(head + 4, 4)) != (int)rogue_number(head + 4, 4)) return 0;
     } while (rogue_number(head, 4) != type);
@@ -439,7 +442,7 @@ static unsigned char rogue_book[3 * 64];
 static uint64_t rogue_job;
 static int rogue_join(void) {
     static const rogue_hello right = {ROGUE, 3, HELLO_JOINS, 0, 0};
-    unsigned char head[40];
+    unsigned char head[ROGUE_HEADER];
     rogue_talk k;
     rogue_lead(3);
     honest_prepare(1, 1, 3);

@@ -326,7 +326,67 @@ static void aided_rounds_rank(mesh_transport *t, void *ctx) {
 }
 static void test_aided_rounds(void) { run_world(SHARED, 2, aided_rounds_rank, NULL); }
 
+/* Wherever in its page a message begins, and wherever it is to go, whole and in runs. */
+typedef struct offset_case {
+    size_t nbytes;
+    int above; /* how much further into its page it is to go than it comes from */
+    const char *what;
+} offset_case;
+static void offset_right(const offset_case *o, int me, const unsigned char *to, const mesh_block *b) {
+    size_t i, wrong = to[-1] != 0xcc;
+    for (i = 0; i < o->nbytes; i++) wrong += to[aided_at(b, i)] != aided_byte((uint64_t)!me, i);
+    wrong += to[aided_at(b, o->nbytes - 1) + 1] != 0xcc;
+    if (wrong) test_fail(__FILE__, __LINE__, "%s of %zu bytes, %d further into its page: %zu bytes are wrong", o->what, o->nbytes, o->above, wrong);
+}
+static void offset_rank(mesh_transport *t, void *ctx) {
+    enum { RUN = 16384, ROOM = (1 << 20) + (1 << 14) };
+    static const int aboves[] = {0, 1, 16, 31, 32, 33, 48, 100, 2000, 4080, 4095};
+    static const size_t lengths[] = {3000, 65536, 300001, (1 << 20) + 77};
+    unsigned char *raw = (unsigned char *)malloc(2 * ROOM), *from = raw + (4096 - (uintptr_t)raw % 4096) + 5, *to;
+    unsigned char *room = (unsigned char *)malloc(2 * ROOM);
+    mesh_comm c;
+    int i, k, me = t->rank;
+    size_t at;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    for (i = 0; i < (int)(sizeof aboves / sizeof aboves[0]); i++)
+        for (k = 0; k < 4; k++) {
+            mesh_block whole = aided_block(lengths[k], 0), runs = aided_block(lengths[k] / RUN * RUN, RUN);
+            offset_case o;
+            mesh_xfer x[2];
+            o.above = aboves[i], o.nbytes = lengths[k], o.what = "a message";
+            to = room + (4096 - (uintptr_t)room % 4096) + 5 + o.above;
+            for (at = 0; at < o.nbytes; at++) from[at] = aided_byte((uint64_t)me, at);
+            memset(room, 0xcc, 2 * ROOM);
+            CHECK_OK(mesh_sendrecv(&c, "x", !me, from, o.nbytes, !me, to, o.nbytes, MESH_U8), c.error);
+            offset_right(&o, me, to, &whole);
+            memset(room, 0xcc, 2 * ROOM);
+            CHECK_OK(mesh_broadcast(&c, "x", from, to, o.nbytes, MESH_U8, 0), c.error);
+            o.what = "a broadcast";
+            if (me) offset_right(&o, me, to, &whole);
+            memset(room, 0xcc, 2 * ROOM);
+            CHECK_OK(mesh_all_gather(&c, "x", from, to, o.nbytes / 2, MESH_U8), c.error);
+            o.what = "an all_gather", o.nbytes /= 2;
+            for (at = 0; at < o.nbytes; at++)
+                if (to[(size_t)!me * o.nbytes + at] != aided_byte((uint64_t)!me, at)) break;
+            CHECK(at == o.nbytes && to[2 * o.nbytes] == 0xcc);
+            if (lengths[k] < 2 * RUN) continue;
+            o.what = "runs", o.nbytes = lengths[k] / RUN * RUN;
+            for (at = 0; at < o.nbytes; at++) from[aided_at(&runs, at)] = aided_byte((uint64_t)me, at);
+            memset(room, 0xcc, 2 * ROOM);
+            x[0] = conf_xfer(MESH_SEND, !me, from, o.nbytes, &runs);
+            x[1] = conf_xfer(MESH_RECV, !me, to, o.nbytes, &runs);
+            CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+            offset_right(&o, me, to, &runs);
+            for (at = 0; at + RUN < o.nbytes; at += RUN) CHECK_INT(to[aided_at(&runs, at) + RUN], 0xcc);
+        }
+    mesh_comm_close(&c);
+    free(raw), free(room);
+}
+static void test_offsets(void) { run_world(SHARED, 2, offset_rank, NULL); }
+
 static const test_case aided_tests[] = {
+    {"shared/offsets", test_offsets, 0},
     {"shared/aided_both", test_aided_both, 0},         {"shared/aided_alone", test_aided_alone, 0},
     {"shared/aided_given_up", test_aided_given_up, 0}, {"shared/aided_turns", test_aided_turns, 0},
     {"shared/aided_not", test_aided_not, 0},           {"shared/aided_killed", test_aided_killed, 0},

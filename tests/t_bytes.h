@@ -508,7 +508,32 @@ static void test_double_int(void) {
         }
 }
 
+/* Every offset of one page in another, lengths about those of a block and of a string move, and over itself from both sides. */
+static void test_copied(void) {
+    enum { ROOM = 5 * 4096 };
+    static const int lengths[] = {0, 1, 63, 64, 2047, 2048, 2049, 2111, 2112, 4097, 9000};
+    static unsigned char from[ROOM], to[ROOM], want[ROOM];
+    int above, i, k;
+    for (i = 0; i < ROOM; i++) from[i] = (unsigned char)((i * 7 + i / 251) % 253);
+    for (above = 0; above < 4096; above = above < 40 ? above + 1 : above < 4040 ? above + 250 : above + 1)
+        for (k = 0; k < (int)(sizeof lengths / sizeof lengths[0]); k++) {
+            int n = lengths[k], at = (int)(((uintptr_t)from + 100 - (uintptr_t)to) % 4096 + (unsigned)above) % 4096;
+            memset(to, 0xcc, sizeof to), memset(want, 0xcc, sizeof want);
+            memcpy(want + at, from + 100, (size_t)n);
+            mesh__copy_bytes(to + at, from + 100, (size_t)n);
+            if (memcmp(to, want, sizeof to))
+                test_fail(__FILE__, __LINE__, "%d bytes, %d further into their page, are wrong", n, above);
+        }
+    for (above = -4200; above <= 4200; above++) { /* over itself: 8,300 bytes at 4,100 to where they lie otherwise */
+        memcpy(to, from, sizeof to), memcpy(want, from, sizeof want);
+        memmove(want + 4200 + above, want + 4200, 8300);
+        mesh__copy_bytes(to + 4200 + above, to + 4200, 8300);
+        if (memcmp(to, want, sizeof to)) test_fail(__FILE__, __LINE__, "over itself, %d bytes on, it is wrong", above);
+    }
+}
+
 static const test_case bytes_tests[] = {
+    {"bytes/copied", test_copied, 0},
     {"bytes/double_int", test_double_int, 0},
     {"bytes/blocks", test_blocks, 0}, {"bytes/fits", test_block_fits, 0},
     {"bytes/grow", test_grow, 0},     {"bytes/little_endian", test_little_endian, 0},

@@ -15,7 +15,7 @@
      print((mac(b"C", hello) + hello).hex(), (mac(b"S") + bytes(8)).hex())
      hello = pack("<iiii", 1, 3, 1, 2) + entry(0x9abc, 0x4321, 0xfedcba9876543210) + pack("<Q", 0x1122334455667788)
      print((mac(b"C", hello) + hello).hex())                                  what rank 1 says where it calls rank 2 */
-static const char recorded_magic[] = "4d45534803000d0a";
+static const char recorded_magic[] = "4d45534804000d0a";
 static const char recorded_c2[] =
     "45aea22d2b32db9fae539fe2ed882276ab03ed7d388b73d52ad9a25f25c469c2020000000300000001000000010000007f000001"
     "00000000000000000000000078560400000000003412000000000000000000000000000000000000000000000000000000000000"
@@ -239,7 +239,7 @@ static void test_acceptor(void) {
          {2, 4, 0, 0, 0},
          "rank 2 is given twice: another process has joined as rank 2; give every process its own RANK"}};
     rogue_hello right = {2, 4, HELLO_JOINS, 0, 0};
-    unsigned char head[40], book[4 * 64];
+    unsigned char head[ROGUE_HEADER], book[4 * 64];
     rogue_talk k, plain, slow, open[3];
     int i;
     setenv("PMIX_NAMESPACE", "the rogue's job", 1);
@@ -309,7 +309,7 @@ static void listener(int is_unix) {
     };
     static const wrong_hello gone[] = {{"who has gone", {2, 3, 1, 1, 0}, "rank 2 is not waited for any more"}};
     rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
-    unsigned char got[8], after[120 + 48];
+    unsigned char got[8], after[120 + ROGUE_HEADER + 8];
     int fd = rogue_join();
     mesh_ticket recv;
     mesh_error why;
@@ -330,7 +330,7 @@ static void listener(int is_unix) {
     talk_prove(&k);
     memcpy(after, k.c2, 120);
     rogue_header(after + 120, W_EAGER, 8, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, 0);
-    memcpy(after + 160, "at once.", 8);
+    memcpy(after + 120 + ROGUE_HEADER, "at once.", 8);
     rogue_send(k.fd, after, sizeof after);
     CHECK_STR(talk_hear(&k), "welcome");
     honest_post(1, MESH_RECV, ROGUE, got, 8, ROGUE_CHANNEL(1), &recv);
@@ -411,7 +411,7 @@ static void test_half_called(void) {
 static void test_replay(void) {
     static const rogue_hello right = {1, 2, HELLO_JOINS, 0, 0};
     rogue_talk first, again;
-    unsigned char head[40], book[128];
+    unsigned char head[ROGUE_HEADER], book[128];
     int round;
     for (round = 0; round < 2; round++) {
         rogue_lead(2);
@@ -600,7 +600,7 @@ static void test_book(void) {
     static const char said[] = "mesh_socket_open: rank 2 is on fire";
     int what;
     for (what = 0; what < 4; what++) {
-        unsigned char book[3 * 64], head[40];
+        unsigned char book[3 * 64], head[ROGUE_HEADER];
         rogue_talk k;
         memset(book, 0, sizeof book);
         rogue_fd = listen_loopback(AF_INET, &rogue_port);
@@ -613,7 +613,7 @@ static void test_book(void) {
             rogue_frame(k.fd, W_GIVEN_UP, 0, 0, (uint64_t)-MESH_ERR_TIMEOUT, 1, said, sizeof said - 1);
         } else {
             rogue_header(head, W_BOOK, what == 0 ? 64 : what == 1 ? 127 : 192, 0, 0, 0, 0);
-            rogue_send(k.fd, head, 40);
+            rogue_send(k.fd, head, ROGUE_HEADER);
         }
         CHECK_INT(rogue_drain(k.fd), 0);
         close(rogue_fd);

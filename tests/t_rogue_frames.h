@@ -13,7 +13,7 @@ typedef struct rogue_scene {
 static rogue_scene scene;
 
 static void scene_start(void) {
-    unsigned char head[40];
+    unsigned char head[ROGUE_HEADER];
     scene.fd = rogue_join();
     memset(scene.around, 0xa5, sizeof scene.around);
     memset(scene.other, 0xa5, sizeof scene.other);
@@ -101,13 +101,20 @@ static void test_frames(void) {
                 {W_PULL, 1},
                 {W_RINGS, 1},
                 {W_BELL, 1}};
-    unsigned char junk[40 + 2000];
+    unsigned char junk[ROGUE_HEADER + 2000];
     size_t i;
     memset(junk, 0x5a, sizeof junk);
     for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
         scene_start();
         rogue_header(junk, wild[i].type, wild[i].length, ROGUE_CHANNEL(99), ROGUE_CHECK, 1, 0);
-        rogue_send(scene.fd, junk, 40 + (wild[i].length < 2000 ? wild[i].length : 2000));
+        rogue_send(scene.fd, junk, ROGUE_HEADER + (wild[i].length < 2000 ? wild[i].length : 2000));
+        scene_lost(__LINE__, "it sent a frame that cannot be");
+    }
+    for (i = 40; i < ROGUE_HEADER; i++) { /* what has to be 0 is not */
+        scene_start();
+        rogue_header(junk, W_EAGER, 8, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, 0);
+        junk[i] = 1;
+        rogue_send(scene.fd, junk, ROGUE_HEADER + 8);
         scene_lost(__LINE__, "it sent a frame that cannot be");
     }
 }
@@ -125,11 +132,11 @@ static void test_data(void) {
     size_t i;
     memset(bytes, 0xee, sizeof bytes);
     for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
-        unsigned char head[40];
+        unsigned char head[ROGUE_HEADER];
         scene_start();
         if (wild[i].before) rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 0, bytes, wild[i].before);
         rogue_header(head, W_DATA, wild[i].length, 0, 0, scene.id, wild[i].offset);
-        rogue_send(scene.fd, head, 40);
+        rogue_send(scene.fd, head, ROGUE_HEADER);
         rogue_send(scene.fd, bytes, wild[i].length < sizeof bytes ? wild[i].length : sizeof bytes);
         scene_lost(__LINE__, "it sent bytes that were not next");
     }
@@ -149,7 +156,7 @@ static uint64_t live_id(int rank, int direction) {
 static void test_forged(void) {
     static unsigned char from1[200000], to1[200000], to2[200000], got[200000], frame[1000];
     uint64_t other, send1, send2, id[8];
-    unsigned char head[40], data[1024], control[1024];
+    unsigned char head[ROGUE_HEADER], data[1024], control[1024];
     mesh_ticket r1, s1, s2, out, in;
     mesh_error why;
     size_t i;
@@ -229,7 +236,7 @@ static void test_forged(void) {
     rogue_frame(scene.fd, W_ACCEPT, 0, 0, send2, 4243, NULL, 0);
     for (i = 0; i < sizeof to2;) {
         int n;
-        CHECK_INT(rogue_read(scene.fd, head, 40), 40);
+        CHECK_INT(rogue_read(scene.fd, head, ROGUE_HEADER), ROGUE_HEADER);
         n = (int)rogue_number(head + 4, 4);
         if (rogue_number(head, 4) == W_WITHDRAW && rogue_number(head + 24, 8) == 4243) continue;
         CHECK_INT(rogue_number(head, 4), W_DATA);
@@ -263,7 +270,7 @@ static void test_unlike(void) {
         for (i = 0; i < 2 * sizeof unlike / sizeof unlike[0]; i++) {
             uint64_t n = unlike[i / 2].nbytes, channel = ROGUE_CHANNEL(100 + early * 100 + i);
             int offered = i % 2 != 0, line = __LINE__;
-            unsigned char head[40], buffer[ROGUE_LARGE];
+            unsigned char head[ROGUE_HEADER], buffer[ROGUE_LARGE];
             mesh_ticket ticket;
             mesh_error why;
             size_t k, touched = 0;
@@ -295,7 +302,7 @@ static void test_unlike(void) {
 /* Frames that just may be, and frames cut in two anywhere. */
 static void test_cut_frames(void) {
     static unsigned char most[1 << 20], got[1 << 20];
-    unsigned char frame[50], head[40], small[10];
+    unsigned char frame[ROGUE_HEADER + 10], head[ROGUE_HEADER], small[10];
     mesh_socket__conn *c;
     mesh_ticket ticket;
     mesh_error why;
@@ -316,14 +323,14 @@ static void test_cut_frames(void) {
     CHECK_OK(honest_end(0, &ticket, &why), why);
     CHECK(!memcmp(got, most, sizeof got));
     /* A second message in ten-byte frames. */
-    honest_post(0, MESH_RECV, ROGUE, got, 490, ROGUE_CHANNEL(3), &ticket);
-    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(3), ROGUE_CHECK, 490, 79, NULL, 0);
+    honest_post(0, MESH_RECV, ROGUE, got, 10 * (ROGUE_HEADER + 9), ROGUE_CHANNEL(3), &ticket);
+    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(3), ROGUE_CHECK, 10 * (ROGUE_HEADER + 9), 79, NULL, 0);
     CHECK(rogue_frame_read(scene.fd, W_ACCEPT, head, NULL));
     id = rogue_number(head + 32, 8);
     for (kind = 0; kind < 3; kind++)
-        for (cut = 1; cut < 50; cut++) {
+        for (cut = 1; cut < ROGUE_HEADER + 10; cut++) {
             mesh_ticket one;
-            memcpy(frame + 40, most + cut, 10);
+            memcpy(frame + ROGUE_HEADER, most + cut, 10);
             if (kind == 0) {
                 rogue_header(frame, W_EAGER, 10, ROGUE_CHANNEL(300 + cut), ROGUE_CHECK, 0, 0);
                 honest_post(0, MESH_RECV, ROGUE, small, 10, ROGUE_CHANNEL(300 + cut), &one);
@@ -331,11 +338,12 @@ static void test_cut_frames(void) {
                 rogue_header(frame, W_DATA, 10, 0, 0, id, (uint64_t)(10 * (cut - 1)));
             } else {
                 rogue_header(frame, W_CONTROL, 10, 0, 0, MESH_EVENT_MESSAGE, 0);
-                memcpy(frame + 40, "ten bytes.", 10);
+                memcpy(frame + ROGUE_HEADER, "ten bytes.", 10);
             }
             rogue_send(scene.fd, frame, (size_t)cut);
-            ROGUE_UNTIL(c->in_len - c->in_at == (size_t)cut || (cut >= 40 && c->rx_left == (uint64_t)(50 - cut)));
-            rogue_send(scene.fd, frame + cut, (size_t)(50 - cut));
+            ROGUE_UNTIL(c->in_len - c->in_at == (size_t)cut ||
+                        (cut >= ROGUE_HEADER && c->rx_left == (uint64_t)(ROGUE_HEADER + 10 - cut)));
+            rogue_send(scene.fd, frame + cut, (size_t)(ROGUE_HEADER + 10 - cut));
             if (kind == 0) {
                 CHECK_OK(honest_end(0, &one, &why), why);
                 CHECK(!memcmp(small, most + cut, 10));
@@ -344,7 +352,7 @@ static void test_cut_frames(void) {
             }
         }
     CHECK_OK(honest_end(0, &ticket, &why), why);
-    for (cut = 1; cut < 50; cut++) CHECK(!memcmp(got + 10 * (cut - 1), most + cut, 10));
+    for (cut = 1; cut < ROGUE_HEADER + 10; cut++) CHECK(!memcmp(got + 10 * (cut - 1), most + cut, 10));
     rogue_frame(scene.fd, W_LOST, 0, 0, 2, 0, NULL, 0); /* a cut that stays: the rogue ends in the middle of a header */
     rogue_send(scene.fd, frame, 39);
     shutdown(scene.fd, SHUT_WR);
@@ -358,9 +366,9 @@ static void test_cut_frames(void) {
 
 /* Credit: to the byte what lies here unreceived; what was taken may be sent again; what was given back must have been spent. */
 static void test_credit_sent(void) {
-    enum { EACH = 65536 - 40 };
+    enum { EACH = 65536 - ROGUE_HEADER };
     static unsigned char bytes[EACH], got[EACH];
-    unsigned char head[40];
+    unsigned char head[ROGUE_HEADER];
     mesh_error why;
     uint64_t k;
     scene_start();
@@ -381,8 +389,8 @@ static void test_credit_sent(void) {
 }
 static void test_credit_given(void) {
     static const uint64_t wild[] = {1, 1 << 20, UINT64_C(1) << 63, UINT64_MAX};
-    static unsigned char bytes[16384 - 40];
-    unsigned char head[40];
+    static unsigned char bytes[16384 - ROGUE_HEADER];
+    unsigned char head[ROGUE_HEADER];
     mesh_ticket ticket[67];
     mesh_error why;
     size_t i;
@@ -395,7 +403,7 @@ static void test_credit_given(void) {
     scene_start();
     for (i = 0; i < 65; i++) honest_post(0, MESH_SEND, ROGUE, bytes, sizeof bytes, ROGUE_CHANNEL(100 + i), &ticket[i]);
     for (i = 0; i < 65; i++) {
-        CHECK_INT(rogue_read(scene.fd, head, 40), 40);
+        CHECK_INT(rogue_read(scene.fd, head, ROGUE_HEADER), ROGUE_HEADER);
         CHECK_INT(rogue_number(head, 4), i < 64 ? W_EAGER : W_OFFER);
         if (i < 64) {
             CHECK_OK(honest_end(0, &ticket[i], &why), why);
@@ -406,7 +414,7 @@ static void test_credit_given(void) {
         rogue_frame(scene.fd, W_CREDIT, 0, 0, i == 65 ? 16383 : 1, 0, NULL, 0);
         scene_heard(__LINE__);
         honest_post(0, MESH_SEND, ROGUE, bytes, sizeof bytes, ROGUE_CHANNEL(100 + i), &ticket[i]);
-        CHECK_INT(rogue_read(scene.fd, head, 40), 40);
+        CHECK_INT(rogue_read(scene.fd, head, ROGUE_HEADER), ROGUE_HEADER);
         CHECK_INT(rogue_number(head, 4), i == 65 ? W_OFFER : W_EAGER);
     }
     CHECK_OK(honest_end(0, &ticket[66], &why), why);
@@ -446,7 +454,7 @@ static void test_queues(void) {
 /* Messages that end by the rogue's word: withdrawn, refused, given up. Their text fits where it goes. */
 static void test_words(void) {
     static unsigned char bytes[200000];
-    unsigned char head[40];
+    unsigned char head[ROGUE_HEADER];
     char text[MESH_ERROR_BYTES], want[MESH_ERROR_BYTES];
     mesh_ticket send;
     mesh_error why;
@@ -503,7 +511,7 @@ static void test_after_goodbye(void) {
 /* A rank that is connected to the rogue too hears it from the other: it hangs up, and says why. */
 static void test_told(void) {
     rogue_hello call = {ROGUE, 3, HELLO_CALLS, 1, 0};
-    unsigned char head[40], text[4096];
+    unsigned char head[ROGUE_HEADER], text[4096];
     mesh_ticket recv;
     mesh_error why;
     rogue_talk k;
@@ -526,14 +534,14 @@ static void test_told(void) {
 static void test_wild_frames(void) {
     static const char *const ends[] = {"it sent a frame that cannot be", "it sent more than its credit",
                                        "it sent bytes that were not next", "it took more than was sent to it"};
-    static unsigned char zeros[(1 << 20) + 65536 + 40];
+    static unsigned char zeros[(1 << 20) + 65536 + ROGUE_HEADER];
     test_random rng = random_from(7);
     int round;
     for (round = 0; round < 60; round++) {
         static const uint32_t lengths[] = {0, 0, 1, 64, 256, 999, 65536, 1 << 20};
         uint32_t type = 1 + (uint32_t)random_below(&rng, 10), length = lengths[random_below(&rng, 8)];
         uint64_t a = random_below(&rng, 2) ? random_next(&rng) : (uint64_t)random_below(&rng, 6);
-        unsigned char head[40];
+        unsigned char head[ROGUE_HEADER];
         mesh_control m;
         mesh_error why;
         size_t k;
@@ -543,8 +551,8 @@ static void test_wild_frames(void) {
         rogue_header(head, type, length, random_next(&rng), random_next(&rng), a,
                      random_below(&rng, 2) ? random_next(&rng) : 0);
         if (random_below(&rng, 4) == 0) /* no plausible one */
-            for (k = 0; k < 40; k++) head[k] = (unsigned char)random_next(&rng);
-        rogue_send(scene.fd, head, 40);
+            for (k = 0; k < ROGUE_HEADER - 8; k++) head[k] = (unsigned char)random_next(&rng);
+        rogue_send(scene.fd, head, ROGUE_HEADER);
         rogue_send(scene.fd, zeros, sizeof zeros); /* what belongs to it, and then a frame of no kind */
         rogue_drain(scene.fd);
         ROGUE_UNTIL(!honest_impl(0)->peer[ROGUE].conn);
@@ -598,7 +606,7 @@ static void *gossip_main(void *ctx) {
 }
 /* Everything that the rogue has said to rank 0 has been taken: it knows the time. */
 static void gossip_heard(uint32_t id) {
-    unsigned char say[8], head[40], data[4096];
+    unsigned char say[8], head[ROGUE_HEADER], data[4096];
     rogue_le(say, MESH__MSG_CLOCK, 4);
     rogue_le(say + 4, id, 4);
     rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_MESSAGE, 0, say, 8);

@@ -85,7 +85,7 @@ MESH__PRIVATE int mesh_mpi__reduce(mesh_mpi__impl *s, const mesh_mpi__links *g, 
     size_t bytes = c->count * c->elem_bytes;
     MPI_Comm_rank(g->comm, &me);
     if ((c->kind == MESH_CALL_ALL_REDUCE || c->kind == MESH_CALL_SCAN) && !c->in_place && bytes)
-        memcpy(c->recv, c->send, bytes);
+        mesh__copy_bytes(c->recv, c->send, bytes);
     switch (c->kind) {
     case MESH_CALL_ALL_REDUCE:
         return MPI_Iallreduce(MPI_IN_PLACE, c->recv, count, type, op, g->comm, r);
@@ -98,7 +98,7 @@ MESH__PRIVATE int mesh_mpi__reduce(mesh_mpi__impl *s, const mesh_mpi__links *g, 
         if (me && !c->in_place) return MPI_Iexscan(c->send, c->recv, count, type, op, g->comm, r);
         if (!mesh_mpi__temp(s, k, bytes)) return MPI_ERR_NO_MEM;
         if (!me) return MPI_Iexscan(c->send, k->temp, count, type, op, g->comm, r);
-        if (bytes) memcpy(k->temp, c->send, bytes);
+        if (bytes) mesh__copy_bytes(k->temp, c->send, bytes);
         return MPI_Iexscan(k->temp, c->recv, count, type, op, g->comm, r);
     default:
         if (!c->in_place) return MPI_Ireduce_scatter_block(c->send, c->recv, count, type, op, g->comm, r);
@@ -120,10 +120,10 @@ MESH__PRIVATE int mesh_mpi__move(mesh_mpi__impl *s, const mesh_mpi__links *g, co
     case MESH_CALL_BARRIER:
         return MPI_Ibarrier(g->comm, r);
     case MESH_CALL_BROADCAST:
-        if (me == c->root && recv && recv != send && bytes) memcpy(recv, send, bytes);
+        if (me == c->root && recv && recv != send && bytes) mesh__copy_bytes(recv, send, bytes);
         return MPI_Ibcast(me == c->root ? (void *)(uintptr_t)send : recv, n, MPI_BYTE, c->root, g->comm, r);
     case MESH_CALL_ALL_GATHER:
-        if (!c->in_place && bytes) memcpy((char *)recv + (size_t)me * bytes, send, bytes);
+        if (!c->in_place && bytes) mesh__copy_bytes((char *)recv + (size_t)me * bytes, send, bytes);
         return MPI_Iallgather(MPI_IN_PLACE, n, MPI_BYTE, recv, n, MPI_BYTE, g->comm, r);
     case MESH_CALL_GATHER:
         return MPI_Igather(me == c->root && c->in_place ? MPI_IN_PLACE : send, n, MPI_BYTE, recv, n, MPI_BYTE, c->root,
@@ -134,7 +134,7 @@ MESH__PRIVATE int mesh_mpi__move(mesh_mpi__impl *s, const mesh_mpi__links *g, co
     default:
         if (c->in_place) {
             if (!mesh_mpi__temp(s, k, bytes * (size_t)g->size)) return MPI_ERR_NO_MEM;
-            if (bytes) memcpy(k->temp, send, bytes * (size_t)g->size);
+            if (bytes) mesh__copy_bytes(k->temp, send, bytes * (size_t)g->size);
             send = k->temp;
         }
         return MPI_Ialltoall(send, n, MPI_BYTE, recv, n, MPI_BYTE, g->comm, r);

@@ -129,11 +129,11 @@ MESH__PRIVATE void mesh_socket__flat(const mesh_socket__direct *op, int way, int
         unsigned char *p = mesh_socket__elements(op, way != MESH_SOCKET__FROM_SEND, block, at, &run);
         if (run > n) run = n;
         if (way != MESH_SOCKET__TO_RECV)
-            memcpy(flat, p, run * elem);
+            mesh__copy_bytes(flat, p, run * elem);
         else if (op->streams && run * elem >= MESH_SOCKET__PAGE)
             mesh__copy_stream(p, flat, run * elem);
         else if (p != flat)
-            memmove(p, flat, run * elem);
+            mesh__copy_bytes(p, flat, run * elem);
     }
 }
 

@@ -46,13 +46,14 @@ MESH__FOLDED void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f)
     mesh__wire64(w, &f->check);
     mesh__wire64(w, &f->a);
     mesh__wire64(w, &f->b);
+    mesh__wire64(w, &f->zero);
 }
 
 MESH__PRIVATE void mesh_socket__header(unsigned char *p, uint32_t type, uint32_t length, uint64_t channel,
                                        uint64_t check, uint64_t a, uint64_t b) {
     mesh_socket__frame f;
     mesh__wire w = mesh__writing(p);
-    f.type = type, f.length = length, f.channel = channel, f.check = check, f.a = a, f.b = b;
+    f.type = type, f.length = length, f.channel = channel, f.check = check, f.a = a, f.b = b, f.zero = 0;
     mesh_socket__header_wire(&w, &f);
 }
 
@@ -819,7 +820,7 @@ static const struct {
 MESH__PRIVATE int mesh_socket__frame_valid(const mesh_socket__impl *s, const mesh_socket__conn *c) {
     const mesh_socket__frame *f = &c->rx;
     if (f->type >= MESH_SOCKET__F_END || f->length < mesh_socket__frames[f->type].least ||
-        f->length > mesh_socket__frames[f->type].most)
+        f->length > mesh_socket__frames[f->type].most || f->zero)
         return 0;
     return f->type != MESH_SOCKET__F_BOOK ||
            (s->in_open && c->rank == 0 && f->length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY);
@@ -834,7 +835,7 @@ MESH__PRIVATE int mesh_socket__parse_bytes(mesh_socket__impl *s, mesh_socket__co
         mesh__unpack(&c->rx_to->x, c->rx_to->moved, c->in + c->in_at, n);
         c->rx_to->moved += n;
     } else if (c->rx_early) {
-        memcpy((unsigned char *)(c->rx_early + 1) + (c->rx.length - c->rx_left), c->in + c->in_at, n);
+        mesh__copy_bytes((unsigned char *)(c->rx_early + 1) + (c->rx.length - c->rx_left), c->in + c->in_at, n);
     }
     c->rx_left -= n;
     c->in_at += n;

@@ -52,13 +52,8 @@ MESH__PRIVATE const unsigned char *mesh_socket__shown_at(mesh_socket__impl *s, c
 MESH__PRIVATE int mesh_socket__read_own(mesh_socket__impl *s, const mesh_socket__direct *op, int j, uint64_t address,
                                         void *to, size_t nbytes) {
     uint32_t process = (uint32_t)s->book[s->shared->rank[op->group->sharer[j]]].process;
-    struct iovec from, into;
     while (nbytes) {
-        int64_t got;
-        into.iov_base = to;
-        from.iov_base = (void *)(uintptr_t)address;
-        into.iov_len = from.iov_len = nbytes;
-        got = mesh_socket__read_process(process, &into, 1, &from, 1);
+        int64_t got = mesh_socket__read_run(process, to, address, nbytes);
         if (got <= 0) return 0;
         to = (unsigned char *)to + got;
         address += (uint64_t)got;
@@ -359,7 +354,7 @@ MESH__PRIVATE int mesh_socket__help(mesh_socket__impl *s, mesh_socket__direct *o
         if (op->streams)
             mesh__copy_stream(to, from, n * elem);
         else
-            memcpy(to, from, n * elem);
+            mesh__copy_bytes(to, from, n * elem);
         MESH_SOCKET__SHOW(&rest->done, MESH_SOCKET__SEE(&rest->done) + 1);
         return 1;
     }

@@ -81,6 +81,31 @@ MESH__PRIVATE int64_t mesh_socket__read_process(uint32_t process, const struct i
 #endif
 }
 
+/* One run of at most n bytes, as mesh_socket__read_process: where the kernel copies slowly, by way of the stack. */
+MESH__PRIVATE int64_t mesh_socket__read_run(uint32_t process, void *to, uint64_t address, uint64_t n) {
+    unsigned char way[16 * 1024 + 32];
+    struct iovec into, from;
+    uint64_t got = 0;
+    from.iov_base = (void *)(uintptr_t)address;
+    into.iov_base = way + (mesh__copies_slowly(way, from.iov_base, n) ? 32 : 0);
+    if (!mesh__copies_slowly(to, from.iov_base, n)) {
+        into.iov_base = to;
+        into.iov_len = from.iov_len = (size_t)n;
+        return mesh_socket__read_process(process, &into, 1, &from, 1);
+    }
+    while (got < n) {
+        size_t piece = n - got < sizeof way - 32 ? (size_t)(n - got) : sizeof way - 32;
+        int64_t now;
+        from.iov_base = (void *)(uintptr_t)(address + got);
+        into.iov_len = from.iov_len = piece;
+        now = mesh_socket__read_process(process, &into, 1, &from, 1);
+        if (now <= 0) return got ? (int64_t)got : now;
+        mesh__copy_bytes((unsigned char *)to + got, into.iov_base, (size_t)now);
+        got += (uint64_t)now;
+    }
+    return (int64_t)got;
+}
+
 /* Put into this rank's place what the others need to find out whether they can read its own memory, and whether those that sleep call. */
 MESH__RARE void mesh_socket__introduce(mesh_socket__impl *s) {
     mesh_socket__shared *h = s->shared;
@@ -188,9 +213,17 @@ MESH__PRIVATE int mesh_socket__runs(mesh__cursor *c, uint64_t most, struct iovec
 MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__pull *q, uint64_t most) {
     struct iovec to[MESH_SOCKET__PULL_RUNS], from[MESH_SOCKET__PULL_RUNS];
     mesh__cursor src = q->src, dst = q->dst;
-    int nfrom = mesh_socket__runs(&src, most, from, MESH_SOCKET__PULL_RUNS),
-        nto = mesh_socket__runs(&dst, most, to, MESH_SOCKET__PULL_RUNS);
-    int64_t n = mesh_socket__read_process((uint32_t)s->book[q->to->x.rank].process, to, nto, from, nfrom), left;
+    uint32_t process = (uint32_t)s->book[q->to->x.rank].process;
+    uint64_t first = src.left < dst.left ? src.left : dst.left;
+    int64_t n, left;
+    if (first > most) first = most;
+    if (mesh__copies_slowly(dst.p, src.p, first)) {
+        n = mesh_socket__read_run(process, dst.p, (uint64_t)(uintptr_t)src.p, first);
+    } else {
+        int nfrom = mesh_socket__runs(&src, most, from, MESH_SOCKET__PULL_RUNS),
+            nto = mesh_socket__runs(&dst, most, to, MESH_SOCKET__PULL_RUNS);
+        n = mesh_socket__read_process(process, to, nto, from, nfrom);
+    }
     for (left = n; left > 0;) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
         if (run > (uint64_t)left) run = (uint64_t)left;
@@ -209,7 +242,7 @@ MESH__PRIVATE void mesh_socket__stream(mesh__cursor *src, mesh__cursor *dst, uin
         if (run >= MESH_SOCKET__STREAM_RUN)
             mesh__copy_stream(dst->p, src->p, (size_t)run);
         else
-            memcpy(dst->p, src->p, (size_t)run);
+            mesh__copy_bytes(dst->p, src->p, (size_t)run);
         mesh__cursor_move(src, run);
         mesh__cursor_move(dst, run);
         most -= run;

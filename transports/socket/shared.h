@@ -256,8 +256,8 @@ MESH__INLINE void mesh_socket__ring_put(const mesh_socket__peer *p, unsigned cha
         mesh__copy_few(bytes + at, from, n);
         return;
     }
-    memcpy(bytes + at, from, first);
-    memcpy(bytes, (const unsigned char *)from + first, n - first);
+    mesh__copy_bytes(bytes + at, from, first);
+    mesh__copy_bytes(bytes, (const unsigned char *)from + first, n - first);
 }
 
 /* n bytes more are shown. What was written is counted apart: the line where the peer looks for it is the peer's each time it has looked. */
@@ -278,8 +278,8 @@ MESH__INLINE void mesh_socket__ring_take(const mesh_socket__peer *p, const unsig
         mesh__copy_few(to, bytes + at, n);
         return;
     }
-    memcpy(to, bytes + at, first);
-    memcpy((unsigned char *)to + first, bytes, n - first);
+    mesh__copy_bytes(to, bytes + at, first);
+    mesh__copy_bytes((unsigned char *)to + first, bytes, n - first);
 }
 
 /* The same of a message, from an offset on, strided or not. */
