@@ -456,7 +456,7 @@ MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
 /* Is `rep movsb` slow there? By it the C library moves from 2 or 4 KiB to some 512 KiB, and Linux what it copies out of another process. On AMD's
    Zen 3 (read off an EPYC of family 25, model 1) it falls from 40 GB/s to 2 where dst is 1 to 31 bytes further into its page than src: just where
    large memory of malloc, 16 bytes into its page, is filled from pages that are shared. */
-MESH__INLINE int mesh__copies_slowly(const void *dst, const void *src, uint64_t n) {
+MESH__INLINE int mesh__copies_slowly(void *dst, const void *src, uint64_t n) {
 #if defined(__x86_64__) || defined(__i386__)
     return n >= 2048 && ((uintptr_t)dst - (uintptr_t)src - 1) % 4096 < 31;
 #else
