@@ -550,7 +550,7 @@ MESH__PRIVATE void mesh__widen(mesh_dtype wide, void *out, mesh_dtype from, cons
     const half_at *half = (const half_at *)in;
     size_t i;
     if (from == wide) {
-        mesh__copy_bytes(out, in, n * mesh_dtype_bytes(wide));
+        memcpy(out, in, n * mesh_dtype_bytes(wide));
         return;
     }
     for (i = 0; i < n; i++) {
@@ -568,7 +568,7 @@ MESH__PRIVATE void mesh__narrow(mesh_dtype to, void *out, mesh_dtype wide, const
     half_at *half = (half_at *)out;
     size_t i;
     if (to == wide) {
-        mesh__copy_bytes(out, in, n * mesh_dtype_bytes(wide));
+        memcpy(out, in, n * mesh_dtype_bytes(wide));
         return;
     }
     for (i = 0; i < n; i++) {

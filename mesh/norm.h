@@ -77,20 +77,17 @@ MESH__PRIVATE int mesh__runs_next(mesh__runs *r) {
     return 1;
 }
 
-/* Sums of squares: of numbers whose squares are neither too large nor too small for an f64, of the larger ones times MESH__NORM_TINY, of the smaller ones
-   over it, each squared then (J. L. Blue 1978). */
+/* Sums of squares: of numbers whose squares are neither too large nor too small for an f64, of the larger ones over 2^600, of the smaller ones
+   times it, each squared then (J. L. Blue 1978). */
 enum { MESH__NORM_MIDDLE, MESH__NORM_LARGE, MESH__NORM_SMALL, MESH__NORM_SUMS };
 /* What travels: the sums, and of a number that stands for what this rank has called the sum and the square's. */
 enum { MESH__NORM_CALL = MESH__NORM_SUMS, MESH__NORM_CALL_SQUARED, MESH__NORM_TOLD };
-#define MESH__NORM_TINY 2.4099198651028841e-181 /* 2^-600 */
-#define MESH__NORM_HUGE 4.1495155688809930e180  /* 2^600 */
+enum { MESH__NORM_FAR = 600 }; /* the power of two */
 
 MESH__PRIVATE void mesh__far_square(double v, double sum[MESH__NORM_SUMS]) {
-    double large = v * MESH__NORM_TINY, small = v * MESH__NORM_HUGE;
-    if (v > 1e140 || v < -1e140)
-        sum[MESH__NORM_LARGE] += large * large;
-    else
-        sum[MESH__NORM_SMALL] += small * small;
+    int is_large = v > 1e140 || v < -1e140;
+    double size = mesh__scaled(v, is_large ? -MESH__NORM_FAR : MESH__NORM_FAR);
+    sum[is_large ? MESH__NORM_LARGE : MESH__NORM_SMALL] += size * size;
 }
 
 /* Add the squares of a run, some thousand at a time: a long sum rounds each of its steps. */
@@ -118,9 +115,10 @@ MESH__PRIVATE void mesh__run_squares(mesh_dtype dtype, const unsigned char *p, i
 MESH__PRIVATE double mesh__norm_of(const double sum[MESH__NORM_SUMS]) {
     double middle = sum[MESH__NORM_MIDDLE], large = sum[MESH__NORM_LARGE], small = sum[MESH__NORM_SMALL];
     if (!mesh__is_finite(middle)) return middle;
-    if (large > 0) return mesh__sqrt(large + middle * MESH__NORM_TINY * MESH__NORM_TINY) * MESH__NORM_HUGE;
-    if (middle > 0) return mesh__sqrt(middle + small * MESH__NORM_TINY * MESH__NORM_TINY);
-    return mesh__sqrt(small) * MESH__NORM_TINY;
+    if (large > 0)
+        return mesh__sqrt(large + mesh__scaled(middle, -2 * MESH__NORM_FAR)) * 4.1495155688809930e180; /* 2^600 */
+    if (middle > 0) return mesh__sqrt(middle + mesh__scaled(small, -2 * MESH__NORM_FAR));
+    return mesh__sqrt(small) * 2.4099198651028841e-181;
 }
 
 MESH__PRIVATE void mesh__run_scale(mesh_dtype dtype, unsigned char *p, int64_t count, double factor) {
@@ -285,12 +283,12 @@ MESH__RARE void mesh__put_negative(mesh__text *t, double x) {
 MESH__RARE mesh_status mesh__norm_refused(mesh_comm *c, const char *function, const char *what, double max) {
     char why[64];
     mesh__text t = mesh__text_on(why, sizeof why);
-    if (!what && max < 0) {
+    if (!what && mesh__is_number(max) && max < 0) {
         mesh__put(&t, "max is ");
         mesh__put_negative(&t, max);
         mesh__put(&t, "; give one above 0");
     } else if (!what) {
-        what = max >= 0 ? "max is 0; give one above 0" : "max is no number; give one above 0";
+        what = mesh__is_number(max) ? "max is 0; give one above 0" : "max is no number; give one above 0";
     }
     return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: %s", function, what ? what : why);
 }
@@ -306,7 +304,8 @@ MESH__PRIVATE double mesh__norm_call(const double *max) { return (double)(mesh__
 /* Of n numbers that are the same the square of the sum is n times the sum of the squares; of no others. (Who called neither may have added anything.) */
 MESH__PRIVATE int mesh__norm_alike(const double sum[MESH__NORM_TOLD], int n) {
     double all = sum[MESH__NORM_CALL], squares = sum[MESH__NORM_CALL_SQUARED], most = 32768;
-    if (!(all >= 0 && all <= most * n && squares >= 0 && squares <= most * most * n)) return 0;
+    if (!mesh__is_finite(all) || !mesh__is_finite(squares)) return 0;
+    if (all < 0 || all > most * n || squares < 0 || squares > most * most * n) return 0;
     return (uint64_t)all * (uint64_t)all == (uint64_t)n * (uint64_t)squares;
 }
 
@@ -346,7 +345,7 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
     mesh_request none;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
     if (status != MESH_OK) return status;
-    if (n < 0 || (n && !list) || (max ? !(*max > 0) : !norm))
+    if (n < 0 || (n && !list) || (max ? !mesh__is_number(*max) || *max <= 0 : !norm))
         return mesh__norm_refused(c, function,
                                   n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
                                   : !max                ? "norm is NULL"

@@ -127,7 +127,7 @@ MESH__PRIVATE mesh_status mesh__logits_check(mesh_comm *c, const mesh_loss *l, m
     if (g->vocabulary < 0 || g->vocabulary > t->layout.shape[1])
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "a vocabulary of %l; the logits have %l columns", g->vocabulary,
                           t->layout.shape[1]);
-    if (!(l->smoothing >= 0 && l->smoothing < 1))
+    if (!mesh__is_number((double)l->smoothing) || l->smoothing < 0 || l->smoothing >= 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "smoothing is not from 0 to less than 1");
     if ((count > 0 && !t->data) || (g->box.shape[0] > 0 && !l->targets))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the %s NULL, but rank %d holds %l rows",
@@ -270,7 +270,7 @@ MESH__PRIVATE void mesh__logits_rows(mesh__logits *g) {
     if (r->columns < 0) r->columns = 0;
     r->vocabulary = g->vocabulary;
     r->smoothing = l->smoothing;
-    r->scale = l->scale == 0 ? 1 : l->scale;
+    r->scale = mesh__is_number((double)l->scale) && l->scale == 0 ? 1 : l->scale;
 }
 
 MESH__PRIVATE mesh_status mesh__logits_with_memory(mesh_comm *c, mesh__logits *g, const char *axes) {

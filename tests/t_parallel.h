@@ -33,6 +33,8 @@ static void test_functions(void) {
     test_random r = random_from(9);
     size_t i;
     int k;
+    CHECK(mesh__scaled(-3, 4) == 48 && mesh__scaled(0, 600) == 0 && mesh__scaled(1, -1023) == 0);
+    CHECK(mesh__scaled(4.9406564584124654e-324, 1074) == 1 && mesh__scaled(-1.4821969375237396e-323, 1075) == 6);
     for (i = 0; i < sizeof ln / sizeof ln[0]; i++) {
         double d = mesh__ln(ln[i][0]) - ln[i][1];
         if (d > 4e-15 || d < -4e-15) test_fail(__FILE__, __LINE__, "ln %g is off by %g", ln[i][0], d);
@@ -447,8 +449,9 @@ static void norm_far_rank(mesh_transport *t, void *ctx) {
     static const double v[][6] = {{1e200, 1e200, 1e200, 1e200, 1e200, 0},   {1e-200, 1e-200, 1e-200, 1e-200, 1e-200, 0},
                                   {3e160, 4e160, 1e-200, 5, 1e-170, -5},     {3e-160, -4e-160, 0, 1e-300, 0, 0},
                                   {3, 1e-160, 1e-200, -4, 1e-140, 1e-141},   {3e-141, 4e-141, 3e-139, 0, 0, -4e-139},
-                                  {6e153, 8e153, 0, 1e140, 1, 0},            {1.7e308, -1.7e308, 0, 0, 1.7e308, 1.7e308}};
-    static const double want[] = {2.23606797749978981e200, 2.23606797749978981e-200, 5e160, 5e-160, 5, 5.0002499937503124e-139, 1e154, 0};
+                                  {6e153, 8e153, 0, 1e140, 1, 0},            {1e141, 1e139, 1e140, 2e140, 1e138, 0},
+                                  {1.7e308, -1.7e308, 0, 0, 1.7e308, 1.7e308}};
+    static const double want[] = {2.23606797749978981e200, 2.23606797749978981e-200, 5e160, 5e-160, 5, 5.0002499937503124e-139, 1e154, 1.0247443583645630e141, 0};
     static const int64_t shape[1] = {6};
     size_t k;
     mesh_comm c;

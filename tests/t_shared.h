@@ -738,6 +738,32 @@ static void test_shared_none(void) {
     }
 }
 
+/* Of an address space with a limit three quarters are left to the program. */
+static void shared_narrow_rank(int rank, void *ctx) {
+    const uint64_t space = (uint64_t)8 << 30;
+    struct rlimit limit;
+    mesh_socket net;
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    mesh_error err;
+    (void)ctx;
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = (rlim_t)space;
+    setrlimit(RLIMIT_AS, &limit);
+    if (rank) close(mend_fd);
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return;
+    CHECK(shared_of(&net.base) != NULL);
+    if (shared_of(&net.base)) CHECK(shared_of(&net.base)->nbytes <= space / 4);
+    mesh_socket_close(&net);
+}
+static void test_shared_narrow(void) {
+    if (!MESH_SOCKET__SHARES || TEST_SANITIZED || sizeof(void *) < 8) return;
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_inherits = 1;
+    mend_processes(2, shared_narrow_rank, NULL);
+    mend_inherits = 0;
+}
+
 /* Two operations of two comms in halves of one block: one is given up by its deadline, and takes its half out of what is shared, and no more: the other has the
    right sums. Nothing is held when they have ended, whichever side is shared; what is given back can be had again, but for that half. */
 static void shared_halves_rank(mesh_transport *t, void *ctx) {
@@ -1142,6 +1168,6 @@ static const test_case shared_tests[] = {
     {"shared/runs", test_shared_runs, 0},
     {"shared/at_once", test_shared_at_once, 0},     {"shared/halves", test_shared_halves, 0},
     {"shared/garbage", test_shared_garbage, 0},     {"shared/beyond", test_shared_beyond, 0},
-    {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
+    {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0}, {"shared/narrow", test_shared_narrow, 0},
 };
 #endif

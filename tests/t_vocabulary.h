@@ -360,10 +360,11 @@ static void loss_refused_rank(mesh_transport *t, void *ctx) {
         {"mesh_cross_entropy: the logits are on the mesh \"b=2\", the comm on \"a=2\"", MESH_ERR_ARGUMENT},
         {"mesh_cross_entropy: the loss is NULL", MESH_ERR_ARGUMENT},
         {"mesh_cross_entropy: the tensor: the local shape has 6 in dim 1, but by its spec rank 1 holds 3 of 6", MESH_ERR_ARGUMENT},
+        {"mesh_cross_entropy: smoothing is not from 0 to less than 1", MESH_ERR_ARGUMENT},
     };
     int what;
     (void)ctx;
-    for (what = 0; what < 12; what++) {
+    for (what = 0; what < 13; what++) {
         int32_t targets[4] = {0, 1, 2, 3};
         float part[48] = {0}, loss[4] = {-1, -1, -1, -1};
         int bad = t->rank == 1;
@@ -379,6 +380,7 @@ static void loss_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 0) targets[2] = 5;
         if (bad && what == 1) l.vocabulary = 7;
         if (bad && what == 2) l.smoothing = 1;
+        if (bad && what == 12) l.smoothing = strtof("nan", NULL);
         if (bad && what == 3) l.logits = NULL;
         if (bad && what == 4) l.targets = NULL;
         if (bad && what == 5) logits.data = NULL;

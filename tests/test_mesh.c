@@ -2,6 +2,10 @@
    ./test_mesh [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [name part ...]: runs the tests whose name holds one of the
    parts, N at a time. */
 #define MESH_IMPLEMENTATION
+#ifdef MESH_TEST_FAST /* gcc: the library as -Ofast makes it, its tests as they are */
+#pragma GCC push_options
+#pragma GCC optimize("Ofast")
+#endif
 #ifdef MESH_TEST_SINGLE /* make single: as one file */
 #define _POSIX_C_SOURCE 200809L
 #else
@@ -25,6 +29,9 @@
 #include "failing_calls_end.h"
 #ifdef MESH_TEST_SINGLE
 #include "failing_files_end.h"
+#endif
+#ifdef MESH_TEST_FAST
+#pragma GCC pop_options
 #endif
 #include "harness.h"
 #include "t_mesh.h"

@@ -431,16 +431,22 @@ MESH__RARE void mesh_socket__drop(const mesh_socket__shared *h, uint64_t at, uin
     (void)status;
 }
 
+/* What a limit, or a part of it, leaves to each of n heaps. */
+MESH__RARE uint64_t mesh_socket__within(const struct rlimit *limit, uint64_t parts, int n, uint64_t most) {
+    uint64_t all = (uint64_t)limit->rlim_cur / parts, before = mesh_socket__heaps_at(n);
+    if (limit->rlim_cur == RLIM_INFINITY) return most;
+    all = all > before ? (all - before) / (uint64_t)n : 0;
+    return all < most ? all : most;
+}
+
 /* How much each of n ranks may have at most: all of the memory there is, or twice a fair part of it. */
 MESH__RARE uint64_t mesh_socket__heap_bytes(int n) {
     uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE), all = pages * page;
     uint64_t most = sizeof(void *) < 8 ? (uint64_t)(64 << 20) / (uint64_t)n : n > 2 ? 2 * all / (uint64_t)n : all;
-    uint64_t before = mesh_socket__heaps_at(n), file;
     struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) { /* a larger file is a signal */
-        file = (uint64_t)limit.rlim_cur > before ? (uint64_t)limit.rlim_cur - before : 0;
-        if (file / (uint64_t)n < most) most = file / (uint64_t)n;
-    }
+    /* a larger file is a signal; the address space is the program's too */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0) most = mesh_socket__within(&limit, 1, n, most);
+    if (getrlimit(RLIMIT_AS, &limit) == 0) most = mesh_socket__within(&limit, 4, n, most);
     return most / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
 }
 
