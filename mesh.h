@@ -36,7 +36,8 @@ CONVENTIONS
 
 ERRORS
     Fallible functions return mesh_status (0 is ok) and fill a mesh_error if one is given (NULL: status only). The text
-    names the function, the value and the remedy. On error the result is untouched. Meshes passed in are never NULL.
+    names the function, the value and the remedy. On error the result is untouched. Those that return no
+    status take meshes that were made: never NULL.
 
 OPTIONS
     MESH_STATIC     every function static, for a library that keeps mesh.h to itself
@@ -263,11 +264,19 @@ MESH__RARE int mesh__list_next(mesh__list *l, const char **word) {
     return n;
 }
 
+/* A mesh that was made has a rank at least. */
+MESH__PRIVATE mesh_status mesh__mesh_check(const mesh *m, const char *function, mesh_error *err) {
+    if (m && m->size > 0) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the mesh is %s", function,
+                      m ? "all zero; make it with mesh_parse or mesh_make" : "NULL");
+}
+
 /* Read a list of axes (NULL: all) into numbers, outermost first. Returns how many, or -1 with the error filled. */
 MESH__PRIVATE int mesh__axes(const mesh *m, const char *axes, uint8_t *list, const char *function, mesh_error *err) {
     int i, n = 0, length;
     const char *word;
     mesh__list words;
+    if (mesh__mesh_check(m, function, err) != MESH_OK) return -1;
     if (!axes) {
         for (; n < m->naxes && n < MESH_MAX_AXES; n++) list[n] = (uint8_t)n;
         return n;

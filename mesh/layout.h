@@ -163,6 +163,7 @@ MESH__PRIVATE mesh_status mesh__layout_check(const mesh_layout *l, const char *f
     int64_t total = 1;
     int d, i, empty = 0;
     if (!m) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: layout.on, its mesh, is NULL", function);
+    if ((status = mesh__mesh_check(m, function, err)) != MESH_OK) return status;
     if ((status = mesh__spec_finish(&copy, m, ndim, function, err)) != MESH_OK) return status;
     if (!mesh_spec_equal(&copy, s))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,

@@ -220,6 +220,7 @@ MESH_API mesh_status mesh_spec_make(mesh_spec *s, const mesh *m, const mesh_plac
     mesh_spec r;
     mesh_status status;
     int i;
+    if ((status = mesh__mesh_check(m, "mesh_spec_make", err)) != MESH_OK) return status;
     mesh__spec_clear(&r, m->naxes);
     for (i = 0; i < m->naxes && places; i++) r.axis[i] = places[i];
     if ((status = mesh__spec_finish(&r, m, ndim, "mesh_spec_make", err)) != MESH_OK) return status;
@@ -384,6 +385,7 @@ MESH__RARE mesh_status mesh__spec_parse_as(mesh_spec *s, const mesh *m, const ch
     r.function = function;
     r.err = err;
     if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL", function);
+    if ((status = mesh__mesh_check(m, function, err)) != MESH_OK) return status;
     mesh__spec_clear(&spec, m->naxes);
     for (mesh__skip_spaces(&r); *r.p && !mesh__at_rules(&r);) {
         const char *end;
@@ -426,6 +428,7 @@ MESH__RARE mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, con
     r.function = function;
     r.err = err;
     if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL", function);
+    if ((status = mesh__mesh_check(m, function, err)) != MESH_OK) return status;
     if (ndim < 0 || ndim > MESH_MAX_DIMS)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: a tensor of %d dims; 0 to %d are possible", function, ndim,
                           MESH_MAX_DIMS);

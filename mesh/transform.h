@@ -56,7 +56,9 @@ MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *i
 /* ---- // >>transform -------------------------------------------------------------------------------------------------------- */
 
 MESH__RARE int mesh__find_or_fail(const mesh *m, const char *axis, const char *function, mesh_error *err) {
-    int k = mesh_axis_find(m, axis);
+    int k;
+    if (mesh__mesh_check(m, function, err) != MESH_OK) return -1;
+    k = mesh_axis_find(m, axis);
     if (k < 0)
         mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"", function,
                    axis ? axis : "(null)", mesh__show(m).text);
@@ -259,9 +261,13 @@ MESH__RARE mesh_status mesh__compose_as(mesh *result, const mesh *outer, const m
                                         mesh_error *err) {
     mesh_mode modes[MESH_MAX_MODES];
     int used[MESH_MAX_MODES] = {0}, k, n, rest;
-    int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
+    int64_t last;
     const char *at = "";
     mesh r, before;
+    mesh_status status = mesh__mesh_check(outer, function, err);
+    if (status == MESH_OK) status = mesh__mesh_check(inner, function, err);
+    if (status != MESH_OK) return status;
+    last = (int64_t)inner->origin + mesh__span(inner) - 1;
     if (inner->table)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
     if (last >= outer->size)
@@ -321,7 +327,8 @@ MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, c
 
 MESH_API mesh_status mesh_reshape(mesh *result, const mesh *m, const char *text, mesh_error *err) {
     mesh shape;
-    mesh_status status = mesh__parse_as(&shape, text, m->size, "mesh_reshape", err);
+    mesh_status status = mesh__mesh_check(m, "mesh_reshape", err);
+    if (status == MESH_OK) status = mesh__parse_as(&shape, text, m->size, "mesh_reshape", err);
     return status == MESH_OK ? mesh__compose_as(result, m, &shape, "mesh_reshape", err) : status;
 }
 
@@ -357,6 +364,9 @@ MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int
     int coord[MESH_MAX_MODES], i;
     int64_t origin, last;
     mesh r;
+    mesh_status status = mesh__mesh_check(a, "mesh_concat", err);
+    if (status == MESH_OK) status = mesh__mesh_check(b, "mesh_concat", err);
+    if (status != MESH_OK) return status;
     for (i = 0; i < b->naxes; i++)
         if (mesh_axis_find(a, b->axis[i].name) >= 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: both meshes have an axis \"%s\"; rename one",

@@ -4,7 +4,6 @@
 
 #include "amiss.h"
 #include <poll.h>
-#include <sys/mman.h>
 
 /* ---- point 7: a question that arrives late ---- */
 
@@ -946,37 +945,6 @@ static void test_all_late(void) {
         test_fail(__FILE__, __LINE__, "16 ranks that time out say so %d times, 64 ranks %d times", said[0], said[1]);
 }
 
-/* The simulator's arithmetic on pairs of many ranks: the last arrival of a pair lies where it should. */
-static void test_sim_pairs(void) {
-    enum { RANKS = 46342 }; /* the square of its last index is beyond an int */
-    size_t bytes = (size_t)RANKS * RANKS * sizeof(int64_t);
-    mesh_sim__world w;
-    mesh_sim__message *m;
-    char *room, *at;
-    int zero = open("/dev/zero", O_RDWR);
-    if (sizeof(size_t) < 8 || zero < 0) return;
-    memset(&w, 0, sizeof w);
-    w.desc.ranks = RANKS;
-    w.rank = (mesh_sim *)calloc(RANKS, sizeof *w.rank);
-    room = (char *)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE, zero, 0); /* addresses only; one page of it is memory */
-    if (!w.rank || room == (char *)MAP_FAILED) return;                 /* no room to try it in */
-    w.last_arrival = (int64_t *)(void *)room;
-    at = room + (((size_t)(RANKS - 1) * RANKS + 5) * sizeof(int64_t) & ~(size_t)65535);
-    CHECK(mprotect(at, (size_t)(room + bytes - at) < 65536 ? (size_t)(room + bytes - at) : 65536,
-                   PROT_READ | PROT_WRITE) == 0);
-    w.rank[RANKS - 1].world = &w;
-    w.rank[RANKS - 1].base.rank = RANKS - 1;
-    w.rank[RANKS - 1].base.size = RANKS;
-    m = mesh_sim__message_new(&w.rank[RANKS - 1], 0);
-    mesh_sim__send(&w.rank[RANKS - 1], 5, m, 4711);
-    CHECK(w.rank[5].coming == m);
-    CHECK(w.last_arrival[(size_t)(RANKS - 1) * RANKS + 5] == 4711);
-    mesh_transport_free(&w.rank[RANKS - 1].base, m);
-    munmap(room, bytes);
-    close(zero);
-    free(w.rank);
-}
-
 /* ---- what is said meanwhile, and set without code ---- */
 
 static int waits_said;
@@ -1091,7 +1059,6 @@ static const test_case engine_tests[] = {
     {"engine/left_behind", test_left_behind, 0},
     {"engine/all_late", test_all_late, 0},
     {"engine/just_late", test_just_late, 0},
-    {"engine/sim_pairs", test_sim_pairs, 0},
     {"engine/says_waiting", test_says_waiting, 0},
     {"engine/timeout_variable", test_timeout_variable, 0},
     {"engine/register", test_register_memory, 0},

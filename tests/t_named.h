@@ -194,6 +194,42 @@ static const char *made_by_number(int which, mesh *m, mesh_error *err) {
     return NULL;
 }
 
+/* The same of a mesh that is none. */
+static const char *on_none_by_number(int which, const mesh *m, const mesh *right, mesh_error *err) {
+    int64_t shape[2] = {4, 4};
+    size_t counts[8];
+    mesh made;
+    mesh_spec spec;
+    mesh_layout layout;
+    mesh_tensor tensor;
+    int n = 0;
+    memset(&layout, 0, sizeof layout);
+    memset(&tensor, 0, sizeof tensor);
+    tensor.layout.on = layout.on = m;
+    tensor.dtype = MESH_F32;
+    NAMED(mesh_group_through, (&made, m, NULL, 0, err))
+    NAMED(mesh_group_at, (&made, m, NULL, 0, err))
+    NAMED(mesh_fix, (&made, m, "a", 0, err))
+    NAMED(mesh_transpose, (&made, m, "", err))
+    NAMED(mesh_flatten, (&made, m, NULL, "c", err))
+    NAMED(mesh_split, (&made, m, "a", "x=2,y=2", err))
+    NAMED(mesh_reshape, (&made, m, "x=8", err))
+    NAMED(mesh_rename, (&made, m, "a", "c", err))
+    NAMED(mesh_concat, (&made, m, right, 0, err))
+    NAMED(mesh_concat, (&made, right, m, 0, err))
+    NAMED(mesh_compose, (&made, m, right, err))
+    NAMED(mesh_compose, (&made, right, m, err))
+    NAMED(mesh_spec_make, (&spec, m, NULL, 2, err))
+    NAMED(mesh_spec_parse, (&spec, m, "", 2, err))
+    NAMED(mesh_spec_parse_dims, (&spec, m, "[,]", 2, err))
+    NAMED(mesh_layout_parse, (&layout, m, "", 2, shape, err))
+    NAMED(mesh_layout_make, (&layout, m, NULL, 2, shape, err))
+    NAMED(mesh_layout_check, (&layout, err))
+    NAMED(mesh_layout_counts, (&layout, NULL, 0, counts, NULL, err))
+    NAMED(mesh_random_normal, (&tensor, 0, 1, 1, 0, 1, err))
+    return NULL;
+}
+
 static int says_name(const char *text, const char *name) {
     const char *at = strstr(text, name);
     char after = at ? at[strlen(name)] : '_';
@@ -238,6 +274,23 @@ static void named_rank(mesh_transport *t, void *ctx) {
         check_named(&err, &err, name, "made wrongly");
     }
 }
+/* Each test is a process of its own: a crash is its failure. */
+static void test_named_none(void) {
+    mesh zero, right;
+    mesh_error err;
+    const char *name;
+    int k, which;
+    memset(&zero, 0, sizeof zero);
+    CHECK_OK(mesh_parse(&right, "a=4,b=2", 8, &err), err);
+    for (which = 0; which < 2; which++)
+        for (k = 0;; k++) {
+            memset(&err, 0, sizeof err);
+            if ((name = on_none_by_number(k, which ? &zero : NULL, &right, &err)) == NULL) break;
+            CHECK_INT(err.status, MESH_ERR_ARGUMENT);
+            check_named(&err, &err, name, which ? "all zero" : "NULL");
+            CHECK_HAS(err.text, which ? "the mesh is all zero" : "NULL");
+        }
+}
 static void test_named_calls(void) { run_world(SIM, 1, named_rank, NULL); }
 
 #undef NAMED
@@ -245,6 +298,7 @@ static void test_named_calls(void) { run_world(SIM, 1, named_rank, NULL); }
 
 static const test_case named_tests[] = {
     {"named/calls", test_named_calls, 0},
+    {"named/none", test_named_none, 0},
 };
 
 #endif

@@ -431,6 +431,137 @@ static void test_sim_closed(void) {
     CHECK_OK(mesh_sim_run(&d, sim_closed_rank, NULL, &err), err);
 }
 
+/* What a rank knows of each it has sent to stays right while there come more: the number of messages, for a fault, and the last one's
+   arrival, which none overtakes. */
+enum { SIM_PEERS = 60 };
+static void sim_pairs_rank(mesh_transport *t, void *ctx) {
+    static int32_t numbers[2] = {1, 2}, got[SIM_PEERS][2];
+    mesh_ticket sent, came[2];
+    mesh_xfer x;
+    int i, k;
+    (void)ctx;
+    for (k = 0; t->rank == 0 && k < 2; k++)
+        for (i = 1; i < SIM_PEERS; i++) {
+            x = conf_xfer(MESH_SEND, i, &numbers[k], sizeof numbers[k], NULL);
+            CHECK_INT(conf_post(t, 0, 1, &x, 1, &sent), MESH_OK);
+            CHECK_INT(conf_finish(t, &sent), MESH_OK);
+        }
+    for (k = 0; t->rank && k < 2; k++) {
+        x = conf_xfer(MESH_RECV, 0, &got[t->rank][k], sizeof(int32_t), NULL);
+        CHECK_INT(conf_post(t, 0, 1, &x, 1, &came[k]), MESH_OK);
+    }
+    for (k = 0; t->rank && k < (t->rank == 7 ? 1 : 2); k++) {
+        CHECK_INT(conf_finish(t, &came[k]), MESH_OK);
+        CHECK_INT(got[t->rank][k], k + 1);
+    }
+    if (t->rank == 7) CHECK_INT(t->ops->cancel(t, &came[1]), MESH_OK);
+    if (t->rank == 7) CHECK_INT(conf_finish(t, &came[1]), MESH_ERR_CANCELED);
+}
+static void test_sim_pairs(void) {
+    static const mesh_sim_fault faults[2] = {{MESH_SIM_DROP, 0, 7, 1, 0}, {MESH_SIM_DELAY, 0, 5, 0, SECOND}};
+    mesh_sim_desc d = sim_desc(SIM_PEERS);
+    d.fault = faults, d.faults = 2;
+    run_guarded(d, sim_pairs_rank, NULL);
+}
+
+/* Each hears of each that left, once, in the order of time: at once, without a message of its own; who is still sent something by it, behind
+   that. Rank 0's message to rank 1 takes 5 s; it leaves (how: 0 closes; 1 dies, which is noticed after 3 s; 2 closes without memory; 3 closes
+   and dies), then rank 3. */
+typedef struct sim_left {
+    int how, allocs, fail;
+} sim_left;
+static void *left_alloc(void *ctx, size_t n) {
+    sim_left *l = (sim_left *)ctx;
+    l->allocs++;
+    return l->fail ? NULL : malloc(n);
+}
+static void left_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+static void sim_left_rank(mesh_transport *t, void *ctx) {
+    sim_left *l = (sim_left *)ctx;
+    int64_t start = t->ops->now(t), came[2] = {0, 0};
+    int32_t v = 5;
+    mesh_xfer x = conf_xfer(t->rank ? MESH_RECV : MESH_SEND, 1 - t->rank, &v, sizeof v, NULL);
+    mesh_ticket ticket;
+    mesh_control m;
+    mesh_error why;
+    int n = 0, order[2] = {-1, -1};
+    if (t->rank == 3) mesh_sim_sleep(t, 2 * SECOND);
+    if (t->rank == 3) return;
+    if (t->rank == 1) v = 0;
+    if (t->rank < 2) CHECK_INT(conf_post(t, 0, 1, &x, 1, &ticket), MESH_OK);
+    if (t->rank == 0) {
+        CHECK_INT(conf_finish(t, &ticket), MESH_OK);
+        CHECK_INT(t->ops->control_send(t, 2, MESH_EVENT_MESSAGE, "x", 1), MESH_OK); /* has come long before */
+        mesh_sim_sleep(t, SECOND);
+        l->allocs = 0, l->fail = l->how == 2;
+        if (l->how == 1) mesh_sim_die(t);
+        if (l->how != 1) CHECK_INT(mesh_sim_close(t), MESH_OK);
+        if (l->how == 3) mesh_sim_die(t);
+        l->fail = 0;
+        CHECK_INT(l->allocs, 1); /* for rank 1 alone */
+        return;
+    }
+    while (n < 2) {
+        if (t->ops->control_poll(t, &m) != MESH_OK) {
+            CHECK_INT(t->ops->progress(t, start + 60 * SECOND), MESH_OK);
+            if (t->ops->now(t) - start >= 60 * SECOND) break;
+            continue;
+        }
+        if (m.kind == MESH_EVENT_MESSAGE) continue;
+        if (m.rank == 0 && t->rank == 1 && l->how != 2) CHECK_INT(t->ops->test(t, &ticket, &why), MESH_OK);
+        CHECK_INT(m.kind, m.rank == 0 && l->how == 1 ? MESH_EVENT_LOST : MESH_EVENT_CLOSED);
+        CHECK_INT(m.nbytes, m.kind == MESH_EVENT_LOST ? 6 : 0);
+        if (m.kind == MESH_EVENT_LOST) CHECK(!memcmp(m.data, "killed", 6));
+        came[n] = t->ops->now(t) - start;
+        order[n++] = m.rank;
+    }
+    CHECK_INT(order[0], l->how == 1 || (t->rank == 1 && l->how != 2) ? 3 : 0);
+    CHECK_INT(order[0] + order[1], 3);
+    CHECK(came[0] < 3 * SECOND && came[1] < (order[1] ? 3 : 7) * SECOND);
+    if (t->rank == 1) {
+        if (ticket.impl) CHECK_INT(conf_finish(t, &ticket), MESH_OK);
+        CHECK_INT(v, 5);
+        return;
+    }
+    CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND), MESH_OK); /* nothing is told twice; rank 1 may leave */
+    while (t->ops->control_poll(t, &m) == MESH_OK) CHECK_INT(m.rank, 1);
+    mesh_sim_sleep(t, 20 * SECOND); /* it leaves last */
+}
+static void test_sim_left(void) {
+    static const mesh_sim_fault late = {MESH_SIM_DELAY, 0, 1, 0, 5 * SECOND};
+    sim_left l;
+    mesh_error err;
+    int seed;
+    memset(&l, 0, sizeof l);
+    for (l.how = 0; l.how < 4; l.how++)
+        for (seed = 0; seed < 4; seed++) {
+            mesh_sim_desc d = sim_desc(4);
+            d.fault = &late, d.faults = 1;
+            d.seed = test_seed * 100 + (uint64_t)seed;
+            d.detect_ns = 3 * SECOND;
+            d.allocator.alloc = left_alloc, d.allocator.free = left_free, d.allocator.ctx = &l;
+            CHECK_OK(mesh_sim_run(&d, sim_left_rank, &l, &err), err);
+        }
+}
+
+/* Ranks that say nothing to each other need no memory of the transports' allocator, however many they are. */
+static void mute_rank(mesh_transport *t, void *ctx) {
+    (void)t;
+    (void)ctx;
+}
+static void test_sim_mute(void) {
+    mesh_sim_desc d = sim_desc(100);
+    sim_left l;
+    mesh_error err;
+    memset(&l, 0, sizeof l);
+    d.allocator.alloc = left_alloc, d.allocator.free = left_free, d.allocator.ctx = &l;
+    CHECK_OK(mesh_sim_run(&d, mute_rank, NULL, &err), err);
+    CHECK_INT(l.allocs, 0);
+}
+
 static const test_case sim_tests[] = {
     {"sim/cost", test_sim_cost, 0},
     {"sim/fifo", test_sim_fifo, 0},
@@ -440,6 +571,9 @@ static const test_case sim_tests[] = {
     {"sim/memory", test_sim_memory, 0},
     {"sim/mismatch", test_sim_mismatch, 0},
     {"sim/seeds", test_sim_seeds, 0},
+    {"sim/pairs", test_sim_pairs, 0},
+    {"sim/left", test_sim_left, 0},
+    {"sim/mute", test_sim_mute, 0},
 };
 
 #endif

@@ -129,6 +129,27 @@ typedef struct mesh_sim__message {
 
 enum { MESH_SIM__READY, MESH_SIM__WAITING, MESH_SIM__OVER };
 
+/* What a rank knows of one it has sent to. */
+typedef struct mesh_sim__pair {
+    int64_t last; /* arrival of the last message: none overtakes another of its pair */
+    int peer;     /* and one, so that 0 is none */
+    int sent;     /* data messages */
+} mesh_sim__pair;
+
+/* How a rank left, in the one list that all read: each hears it, but those with something of it still on its way, who are
+   sent a message behind that. */
+typedef struct mesh_sim__leaving {
+    struct mesh_sim__leaving *before, *after; /* by arrival */
+    int64_t arrival;
+    int from, kind, apart; /* kind: an event; apart: how many were sent a message */
+} mesh_sim__leaving;
+
+/* Some ranks, as a node of a tree over all: how many can run, and when the first of the others will. */
+typedef struct mesh_sim__node {
+    int64_t when;
+    int ready;
+} mesh_sim__node;
+
 typedef struct mesh_sim__world mesh_sim__world;
 
 typedef struct mesh_sim {
@@ -142,14 +163,22 @@ typedef struct mesh_sim {
         *controls;                  /* in flight by arrival; data not yet matched; control not yet polled */
     mesh_sim__message *last_coming; /* or NULL: not known */
     mesh_sim__xfer *posted;         /* receives not yet matched */
+    mesh_sim__pair *pair;           /* a hash table by peer */
+    size_t pairs, room;             /* of it; room is a power of two, or 0 */
+    mesh_sim__leaving leaving;
+    mesh_sim__leaving *heard, *polled; /* the last that has been an event here, and was polled; NULL: none */
+    struct mesh_sim *waits_before, *waits_after;
 } mesh_sim;
 
 struct mesh_sim__world {
     pthread_mutex_t lock;
     mesh_sim_desc desc;
     mesh_sim *rank;
-    int64_t clock, *last_arrival; /* of each pair: messages do not overtake */
-    int *sent;                    /* data messages of each pair */
+    mesh_sim__leaving *left, *last_left; /* who has, by arrival */
+    mesh_sim *waiting;                   /* who waits in progress or sleeps */
+    mesh_sim__node *node; /* baton: 1 is the root, 2i and 2i + 1 are below i; the ranks from `leaves` on */
+    size_t leaves;
+    int64_t clock;
     int turn;
     uint64_t random;
     mesh_sim_main main;
@@ -180,24 +209,138 @@ MESH__PRIVATE mesh_sim__message *mesh_sim__message_new(mesh_sim *s, size_t nbyte
     return m;
 }
 
-MESH__PRIVATE void mesh_sim__signal(mesh_sim *s) {
-    s->event = 1;
-    if (s->world->desc.free_running) pthread_cond_signal(&s->wake);
+/* Where the pair of that peer stands, or would; there is room. */
+MESH__PRIVATE mesh_sim__pair *mesh_sim__pair_at(mesh_sim__pair *pair, size_t room, int peer) {
+    size_t i = (size_t)((uint64_t)peer * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    while (pair[i & (room - 1)].peer && pair[i & (room - 1)].peer != peer + 1) i++;
+    return &pair[i & (room - 1)];
 }
 
-/* Put a message on its way; it never overtakes one of the same pair. */
+/* The pair of s and peer, made where it is the first time; NULL: no memory. Good until the next is made. */
+MESH__PRIVATE mesh_sim__pair *mesh_sim__pair_make(mesh_sim *s, int peer) {
+    mesh_sim__pair *p = s->room ? mesh_sim__pair_at(s->pair, s->room, peer) : NULL;
+    if (p && p->peer) return p;
+    if (s->room - s->room / 4 <= s->pairs) {
+        size_t i, room = s->room ? 2 * s->room : 8;
+        mesh_sim__pair *more = (mesh_sim__pair *)MESH_MALLOC(room * sizeof *more);
+        if (!more) return NULL;
+        memset(more, 0, room * sizeof *more);
+        for (i = 0; i < s->room; i++)
+            if (s->pair[i].peer) *mesh_sim__pair_at(more, room, s->pair[i].peer - 1) = s->pair[i];
+        MESH_FREE(s->pair);
+        s->pair = more;
+        s->room = room;
+        p = mesh_sim__pair_at(s->pair, s->room, peer);
+    }
+    s->pairs++;
+    p->peer = peer + 1;
+    return p;
+}
+
+/* ---- // >>sim: who hears that a rank left ---- */
+
+/* Whether s was sent a message instead: its last is later then. */
+MESH__PRIVATE int mesh_sim__apart(const mesh_sim *s, const mesh_sim__leaving *e) {
+    const mesh_sim *from = &s->world->rank[e->from];
+    const mesh_sim__pair *p;
+    if (!e->apart) return 0;
+    p = mesh_sim__pair_at(from->pair, from->room, s->base.rank);
+    return p->peer && p->last > e->arrival;
+}
+
+/* The first in the list behind e that s hears. */
+MESH__PRIVATE mesh_sim__leaving *mesh_sim__hears(const mesh_sim *s, mesh_sim__leaving *e) {
+    e = e ? e->after : s->world->left;
+    while (e && (e->from == s->base.rank || mesh_sim__apart(s, e))) e = e->after;
+    return e;
+}
+
+/* When the next thing comes to s. */
+MESH__PRIVATE int64_t mesh_sim__next(const mesh_sim *s) {
+    const mesh_sim__leaving *e = mesh_sim__hears(s, s->heard);
+    int64_t when = e ? e->arrival : INT64_MAX;
+    return s->coming && s->coming->arrival < when ? s->coming->arrival : when;
+}
+
+/* ---- // >>sim: who can run ---- */
+
+MESH__PRIVATE void mesh_sim__node_set(mesh_sim__world *w, size_t i, int64_t when) {
+    int ready = when <= w->clock;
+    if (ready) when = INT64_MAX;
+    if (w->node[i].ready == ready && w->node[i].when == when) return;
+    w->node[i].ready = ready;
+    w->node[i].when = when;
+    while (i /= 2) {
+        const mesh_sim__node *half = &w->node[2 * i];
+        w->node[i].ready = half[0].ready + half[1].ready;
+        w->node[i].when = half[0].when < half[1].when ? half[0].when : half[1].when;
+    }
+}
+
+/* Those whose time has come. */
+MESH__PRIVATE void mesh_sim__ripen(mesh_sim__world *w) {
+    while (w->node[1].when <= w->clock) {
+        size_t i = 1;
+        while (i < w->leaves) i = 2 * i + (w->node[2 * i].when > w->clock);
+        mesh_sim__node_set(w, i, w->clock);
+    }
+}
+
+/* Something came to s, or its state is another. */
+MESH__PRIVATE void mesh_sim__stir(mesh_sim *s) {
+    int64_t when = INT64_MAX, next;
+    if (s->world->desc.free_running) {
+        pthread_cond_signal(&s->wake);
+        return;
+    }
+    if (s->state == MESH_SIM__READY || (s->state == MESH_SIM__WAITING && s->event && !s->asleep)) {
+        when = INT64_MIN;
+    } else if (s->state == MESH_SIM__WAITING) {
+        next = s->asleep ? INT64_MAX : mesh_sim__next(s);
+        when = next < s->deadline ? next : s->deadline;
+    }
+    mesh_sim__node_set(s->world, s->world->leaves + (size_t)s->base.rank, when);
+}
+
+MESH__PRIVATE void mesh_sim__wait_begin(mesh_sim *s) {
+    s->waits_before = NULL;
+    s->waits_after = s->world->waiting;
+    if (s->waits_after) s->waits_after->waits_before = s;
+    s->world->waiting = s;
+}
+
+MESH__PRIVATE void mesh_sim__wait_end(mesh_sim *s) {
+    if (s->waits_after) s->waits_after->waits_before = s->waits_before;
+    if (s->waits_before)
+        s->waits_before->waits_after = s->waits_after;
+    else
+        s->world->waiting = s->waits_after;
+}
+
+MESH__PRIVATE void mesh_sim__signal(mesh_sim *s) {
+    s->event = 1;
+    mesh_sim__stir(s);
+}
+
+/* ---- // >>sim: sending and meeting ---- */
+
+MESH__PRIVATE int64_t mesh_sim__jitter(mesh_sim__world *w) {
+    return w->desc.jitter_ns ? (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns) : 0;
+}
+
+/* Put a message on its way; it never overtakes one of the same pair, which has been made. */
 MESH__PRIVATE void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, int64_t extra) {
     mesh_sim__world *w = from->world;
     mesh_sim *dest = &w->rank[to];
     mesh_sim__message **at = &dest->coming;
-    int64_t *last = &w->last_arrival[(size_t)from->base.rank * (size_t)from->base.size + (size_t)to];
+    int64_t *last = &mesh_sim__pair_at(from->pair, from->room, to)->last;
     m->from = from->base.rank;
     m->arrival = mesh_sim__clock(w) + w->desc.latency_ns + extra;
     if (m->nbytes < (uint64_t)(INT64_MAX / 2 / (w->desc.ps_per_byte + 1)))
         m->arrival += (int64_t)m->nbytes * w->desc.ps_per_byte / 1000;
     else
         m->arrival += INT64_MAX / 2000; /* for ever, nearly */
-    if (w->desc.jitter_ns) m->arrival += (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns);
+    m->arrival += mesh_sim__jitter(w);
     if (m->arrival <= *last) m->arrival = *last + 1;
     *last = m->arrival;
     if (dest->last_coming && dest->last_coming->arrival <= m->arrival) at = &dest->last_coming->next;
@@ -205,7 +348,39 @@ MESH__PRIVATE void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, 
     m->next = *at;
     *at = m;
     if (!m->next) dest->last_coming = m;
-    if (w->desc.free_running) pthread_cond_signal(&dest->wake);
+    mesh_sim__stir(dest);
+}
+
+/* Tell all that s is gone. */
+MESH__PRIVATE void mesh_sim__leaves(mesh_sim *s, int kind, const char *text, int64_t extra) {
+    mesh_sim__world *w = s->world;
+    mesh_sim__leaving *e = &s->leaving, *before = w->last_left;
+    mesh_sim *waits;
+    size_t i;
+    e->from = s->base.rank;
+    e->kind = kind;
+    e->arrival = mesh_sim__clock(w) + w->desc.latency_ns + extra + mesh_sim__jitter(w);
+    for (i = 0; i < s->room; i++) {
+        int to = s->pair[i].peer - 1;
+        mesh_sim__message *m;
+        if (to < 0 || s->pair[i].last < e->arrival || w->rank[to].closed || w->rank[to].dead) continue;
+        m = mesh_sim__message_new(s, strlen(text));
+        if (!m) { /* told too early rather than never */
+            s->pair[i].last = e->arrival;
+            continue;
+        }
+        m->control = kind;
+        m->nbytes = strlen(text);
+        memcpy(m + 1, text, strlen(text));
+        mesh_sim__send(s, to, m, extra);
+        e->apart++;
+    }
+    while (before && before->arrival > e->arrival) before = before->before; /* all of these are still to be heard */
+    e->before = before;
+    e->after = before ? before->after : w->left;
+    *(before ? &before->after : &w->left) = e;
+    *(e->after ? &e->after->before : &w->last_left) = e;
+    for (waits = w->waiting; waits; waits = waits->waits_after) mesh_sim__stir(waits);
 }
 
 MESH__PRIVATE void mesh_sim__append(mesh_sim__message **list, mesh_sim__message *m) {
@@ -314,6 +489,7 @@ MESH__PRIVATE void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
 /* Take in what has arrived by now. */
 MESH__PRIVATE void mesh_sim__deliver(mesh_sim *s) {
     int64_t now = mesh_sim__clock(s->world);
+    mesh_sim__leaving *e;
     while (s->coming && s->coming->arrival <= now) {
         mesh_sim__message *m = s->coming;
         mesh_sim__xfer *r = s->posted;
@@ -332,36 +508,33 @@ MESH__PRIVATE void mesh_sim__deliver(mesh_sim *s) {
             mesh_sim__append(&s->arrived, m);
         }
     }
+    while ((e = mesh_sim__hears(s, s->heard)) != NULL && e->arrival <= now) {
+        s->heard = e;
+        s->event = 1;
+    }
 }
 
 /* ---- // >>sim: the baton ---- */
 
-MESH__PRIVATE int mesh_sim__runnable(mesh_sim *s) {
-    if (s->state == MESH_SIM__READY) return 1;
-    if (s->state != MESH_SIM__WAITING) return 0;
-    if (s->deadline <= s->world->clock) return 1;
-    return !s->asleep && (s->event || (s->coming && s->coming->arrival <= s->world->clock));
-}
-
 /* Draw who runs next; when all wait, time jumps to the first thing that happens. */
 MESH__PRIVATE void mesh_sim__pass(mesh_sim__world *w) {
-    int i, n = w->desc.ranks, runnable = 0, pick;
-    int64_t next = INT64_MAX;
-    for (i = 0; i < n; i++) {
-        mesh_sim *s = &w->rank[i];
-        runnable += mesh_sim__runnable(s);
-        if (s->state != MESH_SIM__WAITING) continue;
-        if (s->deadline < next) next = s->deadline;
-        if (!s->asleep && s->coming && s->coming->arrival < next) next = s->coming->arrival;
+    const mesh_sim__node *root = &w->node[1];
+    size_t i;
+    int pick;
+    mesh_sim__ripen(w);
+    if (!root->ready && root->when != INT64_MAX) {
+        w->clock = root->when;
+        mesh_sim__ripen(w);
     }
-    if (!runnable && next != INT64_MAX) {
-        if (next > w->clock) w->clock = next;
-        for (i = 0; i < n; i++) runnable += mesh_sim__runnable(&w->rank[i]);
+    if (!root->ready) return; /* all are over */
+    pick = (int)(mesh_sim__draw(w) % (uint64_t)root->ready);
+    for (i = 1; i < w->leaves;) {
+        i *= 2;
+        if (pick < w->node[i].ready) continue;
+        pick -= w->node[i].ready;
+        i++;
     }
-    if (!runnable) return; /* all are over */
-    pick = (int)(mesh_sim__draw(w) % (uint64_t)runnable);
-    for (i = 0; pick >= 0; i++) pick -= mesh_sim__runnable(&w->rank[i]);
-    w->turn = i - 1;
+    w->turn = (int)(i - w->leaves);
     pthread_cond_signal(&w->rank[w->turn].wake);
 }
 
@@ -369,8 +542,11 @@ MESH__PRIVATE void mesh_sim__pass(mesh_sim__world *w) {
 MESH__PRIVATE void mesh_sim__yield(mesh_sim *s, int state) {
     mesh_sim__world *w = s->world;
     s->state = state;
+    if (state == MESH_SIM__WAITING) mesh_sim__wait_begin(s);
+    mesh_sim__stir(s);
     mesh_sim__pass(w);
     while (w->turn != s->base.rank) pthread_cond_wait(&s->wake, &w->lock);
+    if (state == MESH_SIM__WAITING) mesh_sim__wait_end(s);
     s->state = MESH_SIM__READY;
 }
 
@@ -386,8 +562,8 @@ MESH__PRIVATE void mesh_sim__leave(mesh_sim *s) { pthread_mutex_unlock(&s->world
 
 MESH__PRIVATE void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
     struct timespec t;
-    int64_t left;
-    if (s->coming && s->coming->arrival < when && !s->asleep) when = s->coming->arrival;
+    int64_t left, next = s->asleep ? INT64_MAX : mesh_sim__next(s);
+    if (next < when) when = next;
     left = when - mesh_sim__clock(s->world);
     if (left > INT64_C(1000000000000)) left = INT64_C(1000000000000); /* it is asked again */
     if (left < 0) left = 0;
@@ -395,42 +571,40 @@ MESH__PRIVATE void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
     left += t.tv_nsec;
     t.tv_sec += (time_t)(left / 1000000000);
     t.tv_nsec = (long)(left % 1000000000);
+    mesh_sim__wait_begin(s);
     pthread_cond_timedwait(&s->wake, &s->world->lock, &t);
+    mesh_sim__wait_end(s);
 }
 
 /* ---- // >>sim: the members of mesh_ops ---- */
 
+/* What s has sent to dest and is still on its way from its memory is lost; what was buffered arrives. */
+MESH__PRIVATE void mesh_sim__lose(mesh_sim *s, mesh_sim *dest) {
+    mesh_sim__message **lists[2], **at, *m;
+    int k;
+    lists[0] = &dest->coming;
+    lists[1] = &dest->arrived;
+    for (k = 0; k < 2; k++)
+        for (at = lists[k]; *at;) {
+            m = *at;
+            if (m->sender && m->from == s->base.rank) {
+                *at = m->next;
+                if (m == dest->last_coming) dest->last_coming = NULL;
+                mesh_transport_free(&s->base, m);
+            } else {
+                at = &m->next;
+            }
+        }
+    mesh_sim__stir(dest);
+}
+
 MESH__PRIVATE void mesh_sim__dies(mesh_sim *s) {
-    mesh_sim__world *w = s->world;
-    int i;
+    size_t i;
     if (s->dead) return;
     s->dead = 1;
-    for (i = 0; i < s->base.size;
-         i++) { /* what it sent and is still on its way from its memory is lost; what was buffered arrives */
-        mesh_sim *dest = &w->rank[i];
-        mesh_sim__message **lists[2], **at, *m;
-        int k;
-        lists[0] = &dest->coming;
-        lists[1] = &dest->arrived;
-        for (k = 0; k < 2; k++)
-            for (at = lists[k]; *at;) {
-                m = *at;
-                if (m->sender && m->from == s->base.rank) {
-                    *at = m->next;
-                    if (m == dest->last_coming) dest->last_coming = NULL;
-                    mesh_transport_free(&s->base, m);
-                } else {
-                    at = &m->next;
-                }
-            }
-        if (i == s->base.rank || dest->closed || dest->dead) continue;
-        m = mesh_sim__message_new(s, 16);
-        if (!m) continue;
-        m->control = MESH_EVENT_LOST;
-        m->nbytes = 6;
-        memcpy(m + 1, "killed", 6);
-        mesh_sim__send(s, i, m, w->desc.detect_ns);
-    }
+    for (i = 0; i < s->room; i++)
+        if (s->pair[i].peer) mesh_sim__lose(s, &s->world->rank[s->pair[i].peer - 1]);
+    if (!s->closed) mesh_sim__leaves(s, MESH_EVENT_LOST, "killed", s->world->desc.detect_ns);
     s->posted = NULL;
 }
 
@@ -472,7 +646,7 @@ MESH__PRIVATE int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
         x->call.op = p->op;
         x->call.elem_bytes = mesh_dtype_bytes((mesh_dtype)p->dtype);
         if (x->x.direction != MESH_SEND) continue;
-        m = mesh_sim__message_new(s, eager ? (size_t)x->x.nbytes : 0);
+        m = mesh_sim__pair_make(s, x->x.rank) ? mesh_sim__message_new(s, eager ? (size_t)x->x.nbytes : 0) : NULL;
         if (!m) {
             mesh_sim__discard(s, *out);
             return 0;
@@ -524,7 +698,7 @@ MESH__PRIVATE mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, 
     }
     while ((m = list) != NULL) {
         mesh_sim__xfer *x = &k->xfer[m->from];
-        int to = x->x.rank, n = s->world->sent[(size_t)t->rank * (size_t)t->size + (size_t)to]++;
+        int to = x->x.rank, n = mesh_sim__pair_at(s->pair, s->room, to)->sent++;
         const mesh_sim_fault *delay = mesh_sim__fault(s, MESH_SIM_DELAY, to, n);
         int lost = mesh_sim__fault(s, MESH_SIM_DROP, to, n) || s->world->rank[to].dead || s->world->rank[to].closed;
         list = m->next;
@@ -649,7 +823,7 @@ MESH__PRIVATE mesh_status mesh_sim__control_send(mesh_transport *t, int rank, in
         status = MESH_ERR_TRANSPORT;
     else if (s->world->rank[rank].dead || s->world->rank[rank].closed)
         status = MESH_ERR_PEER;
-    else if (!(m = mesh_sim__message_new(s, nbytes)))
+    else if (!mesh_sim__pair_make(s, rank) || !(m = mesh_sim__message_new(s, nbytes)))
         status = MESH_ERR_MEMORY;
     else {
         m->control = kind;
@@ -661,39 +835,44 @@ MESH__PRIVATE mesh_status mesh_sim__control_send(mesh_transport *t, int rank, in
     return status;
 }
 
+MESH__PRIVATE void mesh_sim__control_put(mesh_control *out, int kind, int from, const void *data, size_t nbytes) {
+    out->kind = kind;
+    out->rank = from;
+    out->nbytes = (uint32_t)nbytes;
+    out->zero = 0;
+    memcpy(out->data, data, nbytes);
+}
+
 MESH__PRIVATE mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_sim *s = mesh_sim__of(t);
-    mesh_sim__message *m;
+    mesh_sim__leaving *e = NULL;
+    mesh_sim__message *m = NULL;
     pthread_mutex_lock(&s->world->lock);
     mesh_sim__deliver(s);
-    m = s->dead ? NULL : s->controls;
+    if (!s->dead) {
+        m = s->controls;
+        if (s->polled != s->heard) e = mesh_sim__hears(s, s->polled);
+    }
+    if (e && m && e->arrival < m->arrival) m = NULL;
     if (m) {
         s->controls = m->next;
-        out->kind = m->control;
-        out->rank = m->from;
-        out->nbytes = (uint32_t)m->nbytes;
-        out->zero = 0;
-        memcpy(out->data, m + 1, (size_t)m->nbytes);
+        mesh_sim__control_put(out, m->control, m->from, m + 1, (size_t)m->nbytes);
         mesh_transport_free(t, m);
+    } else if (e) {
+        s->polled = e;
+        mesh_sim__control_put(out, e->kind, e->from, "killed", e->kind == MESH_EVENT_LOST ? 6 : 0);
     }
     pthread_mutex_unlock(&s->world->lock);
-    return m ? MESH_OK : MESH_IN_PROGRESS;
+    return m || e ? MESH_OK : MESH_IN_PROGRESS;
 }
 
 MESH__PRIVATE mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_status status = mesh_transport_detach(t);
-    int i;
     (void)why;
     if (status != MESH_OK) return status;
     mesh_sim__enter(s);
-    for (i = 0; i < t->size && !s->closed && !s->dead; i++) {
-        mesh_sim__message *m;
-        if (i == t->rank || s->world->rank[i].dead || s->world->rank[i].closed || !(m = mesh_sim__message_new(s, 0)))
-            continue;
-        m->control = MESH_EVENT_CLOSED;
-        mesh_sim__send(s, i, m, 0);
-    }
+    if (!s->closed && !s->dead) mesh_sim__leaves(s, MESH_EVENT_CLOSED, "", 0);
     s->closed = 1;
     mesh_sim__leave(s);
     t->ops = NULL; /* not open any more */
@@ -775,6 +954,7 @@ static void *mesh_sim__thread(void *arg) {
     mesh_sim__close(&s->base, NULL);
     pthread_mutex_lock(&w->lock);
     s->state = MESH_SIM__OVER;
+    mesh_sim__stir(s);
     if (!w->desc.free_running) mesh_sim__pass(w);
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -808,12 +988,30 @@ MESH__PRIVATE void mesh_sim__release(mesh_sim__world *w) {
         mesh_sim__discard(s, s->coming);
         mesh_sim__discard(s, s->arrived);
         mesh_sim__discard(s, s->controls);
+        MESH_FREE(s->pair);
         pthread_cond_destroy(&s->wake);
     }
     pthread_mutex_destroy(&w->lock);
     MESH_FREE(w->rank);
-    MESH_FREE(w->sent);
-    MESH_FREE(w->last_arrival);
+    MESH_FREE(w->node);
+}
+
+/* Memory for all ranks, and none of them begun. 0: there is none. */
+MESH__PRIVATE int mesh_sim__make(mesh_sim__world *w) {
+    size_t i, n = (size_t)w->desc.ranks;
+    for (w->leaves = 1; w->leaves < n;) w->leaves *= 2;
+    w->rank = (mesh_sim *)MESH_MALLOC(n * sizeof *w->rank);
+    w->node = (mesh_sim__node *)MESH_MALLOC(2 * w->leaves * sizeof *w->node);
+    if (!w->rank || !w->node) {
+        MESH_FREE(w->rank);
+        MESH_FREE(w->node);
+        return 0;
+    }
+    memset(w->rank, 0, n * sizeof *w->rank);
+    for (i = 0; i < 2 * w->leaves; i++) w->node[i].when = INT64_MAX, w->node[i].ready = 0;
+    pthread_mutex_init(&w->lock, NULL);
+    for (i = 0; i < n; i++) mesh_sim__rank_init(w, (int)i);
+    return 1;
 }
 
 /* A fault that nothing can meet would be a test of nothing. */
@@ -866,7 +1064,6 @@ MESH__RARE mesh_status mesh_sim__check(const mesh_sim_desc *desc, mesh_sim_main 
 MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err) {
     mesh_sim__world w;
     int i, started = 0;
-    size_t n;
     if (mesh_sim__check(desc, main, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     memset(&w, 0, sizeof w);
     w.desc = *desc;
@@ -878,21 +1075,8 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
     w.main = main;
     w.ctx = ctx;
     w.turn = -1;
-    n = (size_t)desc->ranks;
-    w.rank = (mesh_sim *)MESH_MALLOC(n * sizeof *w.rank);
-    w.sent = (int *)MESH_MALLOC(n * n * sizeof *w.sent);
-    w.last_arrival = (int64_t *)MESH_MALLOC(n * n * sizeof *w.last_arrival);
-    if (!w.rank || !w.sent || !w.last_arrival) {
-        MESH_FREE(w.rank);
-        MESH_FREE(w.sent);
-        MESH_FREE(w.last_arrival);
+    if (!mesh_sim__make(&w))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_sim_run: no memory for %d ranks", desc->ranks);
-    }
-    memset(w.rank, 0, n * sizeof *w.rank);
-    memset(w.sent, 0, n * n * sizeof *w.sent);
-    memset(w.last_arrival, 0, n * n * sizeof *w.last_arrival);
-    pthread_mutex_init(&w.lock, NULL);
-    for (i = 0; i < desc->ranks; i++) mesh_sim__rank_init(&w, i);
     pthread_mutex_lock(&w.lock);
     for (; started < desc->ranks; started++)
         if (pthread_create(&w.rank[started].thread, NULL, mesh_sim__thread, &w.rank[started])) break;
@@ -900,6 +1084,7 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
         w.rank[i].state = MESH_SIM__OVER;
         w.rank[i].dead = 1;
     }
+    for (i = 0; i < started; i++) mesh_sim__stir(&w.rank[i]);
     if (!w.desc.free_running && started) mesh_sim__pass(&w);
     pthread_mutex_unlock(&w.lock);
     for (i = 0; i < started; i++) pthread_join(w.rank[i].thread, NULL);
