@@ -1070,9 +1070,9 @@ MESH__PRIVATE mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
         uint8_t list[MESH_MAX_AXES];
         mesh_error why;
         if (mesh__axes(&c->on, axes, list, "axes", &why) < 0)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s%s", why.text,
-                                strchr(axes, '#') ? "; tags are for messages: send, recv, sendrecv, shift, exchange"
-                                                  : "");
+            return mesh__refuse(
+                c, MESH_ERR_ARGUMENT, kind, axes, "%s%s", why.text,
+                axes && strchr(axes, '#') ? "; tags are for messages: send, recv, sendrecv, shift, exchange" : "");
     }
     return mesh__refuse(
         c, MESH_ERR_STATE, kind, axes,
