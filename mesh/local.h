@@ -377,8 +377,7 @@ MESH_API mesh_status mesh_layout_local(mesh_layout *result, mesh_local_kind kind
     mesh_layout made;
     mesh_status status;
     int i, d;
-    if (!letters || !operand || !result || n < 1 || n > MESH_MAX_OPERANDS || kind < MESH_LOCAL_EINSUM ||
-        kind > MESH_LOCAL_MAP)
+    if (!letters || !operand || !result || n < 1 || n > MESH_MAX_OPERANDS || (unsigned)kind > MESH_LOCAL_MAP)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_layout_local: %s",
                           !letters                         ? "the letters are NULL"
                           : !operand || !result            ? "operands or result are NULL"
