@@ -515,7 +515,7 @@ MESH__PRIVATE void mesh__combine(const mesh_call *c, void *dst, void *src, size_
         c->user_op(dst, src, count, c->user_ctx);
     } else if (c->user_op) {
         c->user_op(src, dst, count, c->user_ctx);
-        mesh__copy_bytes(dst, src, count * elem);
+        memcpy(dst, src, count * elem);
     } else {
         mesh__reduce(c->op, c->dtype, dst, src, count);
     }

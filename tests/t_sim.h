@@ -454,6 +454,7 @@ static void sim_pairs_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(conf_finish(t, &came[k]), MESH_OK);
         CHECK_INT(got[t->rank][k], k + 1);
     }
+    if (t->rank == 7) mesh_sim_sleep(t, 10 * SECOND); /* were it not lost it would have come */
     if (t->rank == 7) CHECK_INT(t->ops->cancel(t, &came[1]), MESH_OK);
     if (t->rank == 7) CHECK_INT(conf_finish(t, &came[1]), MESH_ERR_CANCELED);
 }
@@ -462,6 +463,32 @@ static void test_sim_pairs(void) {
     mesh_sim_desc d = sim_desc(SIM_PEERS);
     d.fault = faults, d.faults = 2;
     run_guarded(d, sim_pairs_rank, NULL);
+}
+
+/* The last thing on its way to rank 1 is lost with rank 0, which has yet to give it: what rank 2 sends behind that comes. */
+static void sim_lost_last_rank(mesh_transport *t, void *ctx) {
+    static unsigned char large[1 << 20];
+    int32_t v = t->rank == 2 ? 77 : 0;
+    mesh_xfer x;
+    mesh_ticket ticket;
+    (void)ctx;
+    if (t->rank == 0) {
+        x = conf_xfer(MESH_SEND, 1, large, sizeof large, NULL);
+        CHECK_INT(conf_post(t, 0, 1, &x, 1, &ticket), MESH_OK);
+        mesh_sim_die(t);
+        CHECK(conf_finish(t, &ticket) != MESH_OK);
+        return;
+    }
+    if (t->rank == 2) mesh_sim_sleep(t, 1);
+    x = conf_xfer(t->rank == 2 ? MESH_SEND : MESH_RECV, 3 - t->rank, &v, sizeof v, NULL);
+    CHECK_INT(conf_post(t, 0, 1, &x, 1, &ticket), MESH_OK);
+    CHECK_INT(conf_finish(t, &ticket), MESH_OK);
+    CHECK_INT(v, 77);
+}
+static void test_sim_lost_last(void) {
+    mesh_sim_desc d = sim_desc(3);
+    d.latency_ns = SECOND;
+    run_guarded(d, sim_lost_last_rank, NULL);
 }
 
 /* Each hears of each that left, once, in the order of time: at once, without a message of its own; who is still sent something by it, behind
@@ -572,6 +599,7 @@ static const test_case sim_tests[] = {
     {"sim/mismatch", test_sim_mismatch, 0},
     {"sim/seeds", test_sim_seeds, 0},
     {"sim/pairs", test_sim_pairs, 0},
+    {"sim/lost_last", test_sim_lost_last, 0},
     {"sim/left", test_sim_left, 0},
     {"sim/mute", test_sim_mute, 0},
 };
