@@ -47,6 +47,7 @@ static void guarded_free(void *ctx, void *p) {
     pthread_mutex_lock(&g->lock);
     g->live--;
     pthread_mutex_unlock(&g->lock);
+    memset(p, 0xdb, piece.nbytes); /* who still reads it is not lucky */
     free(piece.raw);
 }
 
